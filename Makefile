@@ -10,7 +10,7 @@ CARGO = scripts/toolchain.sh cargo
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 RELEASE = $(or $(CARGO_TARGET_DIR),target)/release
 
-.PHONY: help build demo test programs sanitize soak bench bench-servers bench-malloc install uninstall deb rpm tarball portable reference clean
+.PHONY: help build demo test programs sanitize soak bench bench-servers bench-malloc install uninstall deb rpm tarball oci portable try-portable reference clean
 
 help:
 	@echo 'make build                      the terrace command and libterrace.so, in $(RELEASE)'
@@ -23,7 +23,8 @@ help:
 	@echo 'make bench-servers [OPTIONS=…]  memcached and redis-server at equal memory, against zram (as root; docs/benchmarks.md)'
 	@echo 'make bench-malloc [OPTIONS=…]   allocators side by side: time and memory (docs/benchmarks.md)'
 	@echo 'make install [PREFIX=/usr/local], make uninstall'
-	@echo 'make deb, make rpm, make tarball  packages, in $(PACKAGES) (docs/install.md)'
+	@echo 'make deb, make rpm, make tarball, make oci  packages, in $(PACKAGES) (docs/install.md)'
+	@echo 'make try-portable               the portable build in a root of Debian 11 (glibc 2.31)'
 	@echo 'make reference                  docs/reference, from the program itself'
 	@echo 'make clean'
 
@@ -36,11 +37,15 @@ demo:
 	$(CARGO) build --release -p terrace-cli -p terrace-runtime
 	python3 demo/demo.py $(RELEASE)/terrace
 
+# Readers, writers and the relocator of objects in every order of their steps, in a target directory of its own.
+LOOM = $(or $(CARGO_TARGET_DIR),target)/loom
+
 # One profile for both: what is built for the programs under test serves the tests.
 test:
 	@scripts/setup.sh test
 	$(CARGO) build --release --workspace
 	$(CARGO) test --release --workspace --no-fail-fast
+	RUSTFLAGS='--cfg loom' CARGO_TARGET_DIR=$(LOOM) $(CARGO) test -p terrace-objects --test protocol
 
 programs:
 	@scripts/setup.sh programs
@@ -61,8 +66,9 @@ soak:
 	$(CARGO) build --release --workspace
 	TERRACE_SIMULATION_STEPS=$(SIMULATION_STEPS) $(CARGO) test --release -p terrace-pager --lib simulation -- --nocapture
 	TERRACE_SOAK_SECONDS=$(SOAK_SECONDS) $(CARGO) test --release -p terrace-objects --test structures -- --nocapture
-	TERRACE_SOAK_SECONDS=$(SOAK_SECONDS) $(CARGO) test --release -p terrace-tests --test no_update_is_lost --test objects_keep_what_is_written --test calls_in_any_order -- --nocapture
+	TERRACE_SOAK_SECONDS=$(SOAK_SECONDS) $(CARGO) test --release -p terrace-tests --test no_update_is_lost --test objects_keep_what_is_written --test calls_in_any_order --test attached -- --nocapture
 	TERRACE_SOAK_SECONDS=$(SOAK_SECONDS) $(CARGO) test --release -p terrace-kv --test no_value_is_wrong -- --nocapture
+	$(MAKE) try-portable
 
 bench:
 	@scripts/setup.sh bench
@@ -121,6 +127,13 @@ portable:
 	driver=$$(scripts/old-libc.sh $(PORTABLE)) && CC=$$driver CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_LINKER=$$driver \
 		RUSTFLAGS='--remap-path-prefix=$(CARGO_DIRECTORY)=cargo --remap-path-prefix=$(CURDIR)=terrace' CARGO_TARGET_DIR=$(PORTABLE) \
 		$(CARGO) build --release -p terrace-cli -p terrace-runtime -p terrace-objects
+
+# What is built so runs in a root of Debian 11, whose C library is 2.31.
+try-portable: portable
+	scripts/try-portable.sh $(PORTABLE)/release
+
+oci: deb
+	scripts/oci.sh $(PACKAGES)/terrace_$(VERSION)_*.deb $(PACKAGES)
 
 deb rpm tarball: portable
 	@scripts/setup.sh package

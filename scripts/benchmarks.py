@@ -1,18 +1,23 @@
 #!/usr/bin/env python3
-"""Makes docs/benchmarks.md, one screen of results, out of bench/results/:
+"""Makes docs/benchmarks.md, one screen of results, out of bench/results/, and what README.md says of
+its plot:
 
-    scripts/benchmarks.py            writes it
-    scripts/benchmarks.py --check    exit status 1 if it is not what the results say
+    scripts/benchmarks.py            writes them
+    scripts/benchmarks.py --check    exit status 1 if they, or the plots, are not what the results say
 """
 
 import json
 import pathlib
+import re
 import statistics
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench/results"
 PAGE = ROOT / "docs/benchmarks.md"
+README = ROOT / "README.md"
+# The servers of the plots, and the least share of memory that counts as near all of it.
+CURVES, NEAR_ALL = ["memcached", "redis"], 90
 NOTE = "notes/2026-11-27-benchmarks.md"
 
 
@@ -118,14 +123,80 @@ def malloc_line(means):
     return f"{time:.2f} times jemalloc's time over the short tests of the suite, {memory:.2f} times its memory."
 
 
+def curve(server):
+    """For each point of a plot, less memory first: Terrace's share of the memory that the unlimited
+    server has, and its throughput and 99th percentile as multiples of zram's."""
+    points = []
+    for cell in read(f"servers-curve-{server}")["comparisons"][0]["cells"]:
+        share = 100 * cell["terrace"]["memory_mean_bytes"]["median"] / cell["unlimited"]["memory_mean_bytes"]["median"]
+        points.append((share, to_zram(cell, "ops_per_s"), to_zram(cell, "p99_us")))
+    return sorted(points)
+
+
+def of_the_plot():
+    """What README.md says of its plot, in the plot's own measure of memory."""
+    below = {name: [point for point in curve(name) if point[0] < NEAR_ALL] for name in CURVES}
+    above = [point for name in CURVES for point in curve(name) if point[0] >= NEAR_ALL]
+
+    def span(name, figure):
+        values = [point[figure] for point in below[name]]
+        return f"{min(values):.2f} to {max(values):.2f}"
+
+    shares = [point[0] for points in below.values() for point in points]
+    return (
+        f"From {min(shares):.0f} to {max(shares):.0f} % of the unlimited server's memory, memcached has "
+        f"{span('memcached', 1)} times zram's throughput and {span('memcached', 2)} times its\n"
+        f"p99, and [redis](bench/results/servers-redis-1000-zram-lz4.svg) {span('redis', 1)} and {span('redis', 2)} times. "
+        f"Nearer to all of it they have {min(point[1] for point in above):.2f} times the throughput and "
+        f"{max(point[2] for point in above):.2f} times the p99 at worst.\n"
+    )
+
+
+def shows_the_results(server):
+    """Whether the dots of a plot lie where its server's results are: Terrace's, then zram's, of the
+    throughput, and then those of the 99th percentile."""
+    svg = (RESULTS / f"servers-{server}-1000-zram-lz4.svg").read_text()
+    dots = [(int(x), int(y)) for x, y in re.findall(r'<circle cx="(\d+)" cy="(\d+)"', svg)]
+    comparison = read(f"servers-curve-{server}")["comparisons"][0]
+    for panel, figure in enumerate(["ops_per_s", "p99_us"]):
+        points = []
+        for side in ["terrace", "peer"]:
+            of_side = [
+                (
+                    cell[side]["memory_mean_bytes"]["median"] / cell["unlimited"]["memory_mean_bytes"]["median"],
+                    cell[side][figure]["median"],
+                )
+                for cell in comparison["cells"]
+            ]
+            points += sorted(of_side)
+        drawn = dots[panel * len(points) : (panel + 1) * len(points)]
+        for axis in [0, 1]:
+            values, pixels = [point[axis] for point in points], [dot[axis] for dot in drawn]
+            if len(pixels) != len(values):
+                return False
+            low, high = values.index(min(values)), values.index(max(values))
+            scale = (pixels[high] - pixels[low]) / (values[high] - values[low])
+            if any(abs(pixels[low] + (v - values[low]) * scale - p) > 2 for v, p in zip(values, pixels)):
+                return False
+    return True
+
+
 def main():
-    text = page()
+    text, readme = page(), README.read_text()
+    before, rest = readme.split("zram-lz4.svg)\n\n", 1)
+    after = rest[rest.index("Without pinning") :]
+    told = f"{before}zram-lz4.svg)\n\n{of_the_plot()}{after}"
     if sys.argv[1:] == ["--check"]:
-        if PAGE.read_text() != text:
-            print("docs/benchmarks.md is not what bench/results/ says: run scripts/benchmarks.py")
-            sys.exit(1)
-    else:
-        PAGE.write_text(text)
+        faults = [
+            f"{path.relative_to(ROOT)} is not what bench/results/ says: run scripts/benchmarks.py"
+            for path, wanted in [(PAGE, text), (README, told)]
+            if path.read_text() != wanted
+        ]
+        faults += [f"the plot of {name} shows other figures" for name in CURVES if not shows_the_results(name)]
+        print("\n".join(faults), end="\n" if faults else "")
+        sys.exit(bool(faults))
+    PAGE.write_text(text)
+    README.write_text(told)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ index 50 35 docs/README.md docs/how-to.md
 how-to 60 30 docs/how-to/*.md
 explanation 80 30 docs/explanation/*.md
 benchmarks 60 30 docs/benchmarks.md
-reference 120 60 docs/reference/terrace*.md docs/reference/exit-statuses.md
+reference 130 60 docs/reference/terrace*.md docs/reference/exit-statuses.md
 limits 60 60 docs/limits.md
 contract 200 60 docs/moving-objects.md
 KINDS
@@ -67,6 +67,8 @@ faults=$(
     done
     if command -v python3 >/dev/null; then
         python3 scripts/benchmarks.py --check 2>&1 || true
+        python3 scripts/hazards.py --check 2>&1 || true
+        python3 bench/costs.py --check 2>&1 || true
     fi
 )
 [ -z "$faults" ] || { echo "$faults"; exit 1; }

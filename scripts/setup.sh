@@ -76,6 +76,7 @@ case $job in test | programs | ci)
     fi
     has pkg-config || missing pkg-config 'pkg-config'
     has groff || missing groff 'groff'
+    has strace || missing strace 'strace'
     has git || missing git 'git'
     has perl || missing perl 'Perl (perl)'
     has go || missing golang-go 'Go (go)'
@@ -103,10 +104,13 @@ if [ "$id" = debian ]; then
     case $job in test | package | ci)
         has dpkg-shlibdeps || missing dpkg-dev 'tools to build Debian packages (dpkg-shlibdeps)'
         has rpmbuild || missing rpm 'tools to build RPM packages (rpmbuild)'
+        has umoci || missing umoci 'a tool that makes OCI images (umoci)'
+        has mmdebstrap || missing mmdebstrap 'a tool that makes roots of Debian (mmdebstrap)'
         ;;
     esac
     case $job in test | ci)
-        has mmdebstrap || missing mmdebstrap 'a tool that makes roots of Debian (mmdebstrap)'
+        # For a checker of Kubernetes manifests, which is no package of Debian's.
+        python3 -c 'import ensurepip' 2>/dev/null || missing python3-venv 'environments of Python (python3-venv)'
         has systemd-analyze || missing systemd 'a tool that checks units (systemd-analyze)'
         ;;
     esac
@@ -132,12 +136,18 @@ if [ "$job" = ci ] && [ -z "$needs_rust" ]; then
     with_toolchain cargo clippy --version || missing rust-web-clippy 'clippy of the same toolchain (rustup component add clippy)'
 fi
 
-# The older kernel. Without it one test is skipped, which is no reason to have none.
-fetch_kernel() {
+# What is no package of Debian's: the older kernel, and a checker of Kubernetes manifests. Without one of them a test is skipped, which is no
+# reason to have none.
+fetch() {
     case $job in test | programs | ci) "$scripts/guest.sh" fetch || echo 'terrace: setup: no kernel for the guest, see above; tests on it are skipped' >&2 ;; esac
+    case $job in test | ci)
+        "$scripts/kubernetes.sh" "${CARGO_TARGET_DIR:-$scripts/../target}/kubernetes-validate" >/dev/null ||
+            echo 'terrace: setup: no checker of manifests, see above; the test with it is skipped' >&2
+        ;;
+    esac
 }
 
-[ -n "$names" ] || { fetch_kernel; exit 0; }
+[ -n "$names" ] || { fetch; exit 0; }
 
 say_and_stop() {
     echo "terrace: $1. Missing for \`$job\`:$names" >&2
@@ -202,4 +212,4 @@ for service in $services; do
         update-rc.d "$service" disable >/dev/null 2>&1 || true
     fi
 done
-fetch_kernel
+fetch

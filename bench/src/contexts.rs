@@ -1,5 +1,4 @@
-//! How well context numbers tell true calling contexts apart, on real programs (Jenga §4.1;
-//! `facts/allocator.md` §1 has other methods).
+//! How well context numbers tell true calling contexts apart, on real programs (Jenga §4.1).
 //!
 //! A preloaded probe (`bench/contexts/`) writes down for each allocation the ten innermost return
 //! addresses, as the compiler's own unwinder finds them, and the numbers at several depths.

@@ -33,16 +33,17 @@ fn one(flags: Option<&[&str]>, cpus: &str, threads: &[usize]) -> anyhow::Result<
 }
 
 /// Runs both sides `repeats` times with each of the numbers of threads. `swap`: zram is set up for
-/// Terrace too, which then has `--tiers auto`.
+/// Terrace too, which has its default tiers then.
 pub fn run(
     repeats: usize,
     threads: &[usize],
     terrace_flags: &str,
     swap: bool,
 ) -> anyhow::Result<()> {
-    let tiers = if swap { "auto" } else { "dram,lz4" };
-    let flags: Vec<&str> = ["--dram", "16G", "--tiers", tiers]
+    let tiers: &[&str] = if swap { &[] } else { &["--tiers", "dram,lz4"] };
+    let flags: Vec<&str> = ["--dram", "16G"]
         .into_iter()
+        .chain(tiers.iter().copied())
         .chain(terrace_flags.split_whitespace())
         .collect();
     let mut json = json!({ "repeats": repeats, "terrace_flags": terrace_flags });

@@ -123,6 +123,12 @@ enum What {
     /// terrace-kv beside memcached, redis and a server that keeps nothing: one CPU for the server,
     /// one for the client
     Kv(kv::Options),
+    /// terrace-kv at a share of memcached's memory, beside memcached and redis over zram and
+    /// memcached under Terrace, all at equal memory (as root)
+    KvMemory(kv::memory::Options),
+    /// Hit ratios of memcached, terrace-kv and Segcache's published way, with the same accesses and
+    /// bytes
+    KvHits(kv::hits::Options),
     /// (internal) the server of `kv` that keeps nothing
     #[command(hide = true)]
     KvCeiling {
@@ -276,6 +282,8 @@ fn main() -> anyhow::Result<()> {
             objects::run_program(&kind, &distribution, keys, seconds)
         }
         Some(What::Kv(options)) => kv::run(&options),
+        Some(What::KvMemory(options)) => kv::memory::run(&options),
+        Some(What::KvHits(options)) => kv::hits::run(&options),
         Some(What::KvCeiling { listen, value_bytes }) => kv::ceiling::serve(&listen, value_bytes),
         Some(What::Consolidate(options)) => consolidate::run(&options),
         Some(What::ConsolidateProgram(task)) => consolidate::run_program(&task),

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 pub const PAGE: usize = 4096;
 pub const MIB: usize = 1 << 20;
-/// The region of facts/faults.md: 64 MiB, 16,384 pages.
+/// Bytes that a probe works on: 16,384 pages.
 pub const REGION: usize = 64 * MIB;
 const BATCH_PAGES: usize = 512;
 const ROUNDS: usize = 3;
@@ -32,7 +32,7 @@ pub fn map(len: usize) -> *mut u8 {
     memory.cast()
 }
 
-/// JSON-like text with some noise: about 2.5 times compressible by lz4, as the heaps of facts/ are.
+/// JSON-like text with some noise: about 2.5 times compressible by lz4, as many heaps are.
 pub fn fill(memory: *mut u8, len: usize) {
     let mut state = 0x9E37_79B9_7F4A_7C15u64;
     let mut random = move || {

@@ -1,7 +1,8 @@
 // A program that is attached to while it works: it checks all that it reads. Two threads own pages and mappings of their own, which they
 // write, move, resize, discard and map again; a third one forks children that check everything, and begins other programs.
-// attached SECONDS [idle]: prints "ready", then at its end "checks N wrong N children N", and has status 1 if anything was wrong.
+// attached SECONDS [idle|stress]: "stress" forks and executes all the time, and ends when its input does, SECONDS at the latest. It "ready", then at its end "checks N wrong N children N", and has status 1 if anything was wrong.
 #define _GNU_SOURCE
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <spawn.h>
@@ -180,7 +181,7 @@ static int child(uint64_t number) {
 
 int main(int count, char **arguments) {
     if (count < 2) return 2;
-    int is_idle = count > 2;
+    int is_idle = count > 2 && !strcmp(arguments[2], "idle"), is_stress = count > 2 && !is_idle;
     time_t end = time(NULL) + atoi(arguments[1]);
     pages = mapped(NULL, PAGES);
     for (uint64_t i = 0; i < PAGES; i++) fill(pages + i * WORDS, value_of(i));
@@ -190,8 +191,22 @@ int main(int count, char **arguments) {
     fflush(stdout);
     uint64_t children = 0;
     extern char **environ;
-    while (time(NULL) < end) {
-        usleep(300000);
+    struct pollfd input = {.fd = 0, .events = POLLIN};
+    while (time(NULL) < end && !(is_stress && poll(&input, 1, 0))) {
+        usleep(is_stress ? 20000 : 300000);
+        if (is_stress) {
+            pid_t made;
+            int status = 1;
+            char *command[] = {"true", NULL};
+            if (posix_spawnp(&made, "true", NULL, NULL, command, environ) || waitpid(made, &status, 0) != made || status) wrong[WORKERS]++;
+            pthread_rwlock_wrlock(&still);
+            made = fork();
+            if (made == 0) _exit(child(children));
+            pthread_rwlock_unlock(&still);
+            if (waitpid(made, &status, 0) != made || status) wrong[WORKERS]++;
+            children++;
+            continue;
+        }
         // What is shared with a child is not evicted until it is written, so the first half is without.
         if (is_idle || end - time(NULL) > atoi(arguments[1]) / 2) continue;
         // Nobody writes while the memory is copied: a child checks versions against pages.

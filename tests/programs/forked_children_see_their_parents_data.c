@@ -259,6 +259,7 @@ static void privileges_dropped_between(void) {
     if (geteuid() != 0)
         cannot_check("needs root to have privileges to drop");
     make_cold();
+    kept_pagemap = open("/proc/self/pagemap", O_RDONLY);
     MUST(setgid(65534) == 0 && setuid(65534) == 0);
     pid_t child = fork();
     if (child == 0) {

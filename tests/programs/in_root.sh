@@ -20,7 +20,8 @@ fi
 # A root of its own, not a chroot: in that, nobody can make a namespace.
 pivot_root . mnt
 cd /
-umount -l /mnt
+# This root may have no umount.
+chroot /mnt umount -l /
 if grep -q '^terrace:' /etc/group && [ -e /dev/userfaultfd ]; then
     chgrp terrace /dev/userfaultfd
     chmod 0660 /dev/userfaultfd

@@ -596,6 +596,18 @@ static void forked_by_instruction(void) {
     check_pages(map, 0, PAGES, SEED);
 }
 
+/* How many of the kernel's mappings a range touches. */
+static int mappings_of(char *start, size_t len) {
+    FILE *maps = fopen("/proc/self/maps", "r");
+    MUST(maps);
+    int count = 0;
+    unsigned long from, to;
+    while (fscanf(maps, "%lx-%lx%*[^\n]\n", &from, &to) == 2)
+        count += from < (unsigned long)(start + len) && to > (unsigned long)start;
+    fclose(maps);
+    return count;
+}
+
 /* What was evicted of the mapping that was there before is nobody's: a page of zeros that moves there stays one. */
 static void moved_over_evicted_memory(void) {
     needs_events();
@@ -606,8 +618,14 @@ static void moved_over_evicted_memory(void) {
     for (size_t p = 0; p < pages; p += 2)
         for (size_t w = 0; w < 512; w++)
             ((uint64_t *)source)[p * 512 + w] = word_of(SEED + 1, p, w);
-    evict(source, pages * PAGE);
     evict(map + at * PAGE, pages * PAGE);
+    /* Where a part of it has not left, its regions are several mappings, which the kernel may move one by one only. */
+    for (int tries = 0; tries < 100; tries++) {
+        evict(source, pages * PAGE);
+        if (mappings_of(source, pages * PAGE) == 1)
+            break;
+        usleep(20000);
+    }
     char *target = map + at * PAGE;
     long moved = syscall_without_the_c_library(SYS_mremap, (long)source, (long)(pages * PAGE), (long)(pages * PAGE),
                                 MREMAP_MAYMOVE | MREMAP_FIXED, (long)target, 0);

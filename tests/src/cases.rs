@@ -1,7 +1,8 @@
 //! Programs of `programs/` that hold many cases, one of which a process runs: see
 //! `programs/cold.h`.
 
-use crate::{Program, Terrace, skip};
+use crate::skipping::skip;
+use crate::{Program, Terrace};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 

@@ -1,7 +1,8 @@
 //! Commands run in a QEMU guest (`scripts/guest.sh`): on another kernel, or with far memory, than
 //! this machine has.
 
-use crate::{skip, target_directory, terrace_command};
+use crate::skipping::skip;
+use crate::{target_directory, terrace_command};
 use serde_json::Value;
 use std::path::Path;
 use std::process::Command;

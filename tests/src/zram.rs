@@ -17,11 +17,16 @@ pub fn without_swap() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Whether the kernel has somewhere to swap to.
+pub fn has_swap() -> bool {
+    fs::read_to_string("/proc/swaps").is_ok_and(|swaps| swaps.lines().count() > 1)
+}
+
 impl Zram {
     /// Adds one of so many bytes and swaps on it. `Err` says what is missing.
     pub fn swap_on(bytes: u64) -> Result<Zram, String> {
         let alone = without_swap();
-        if fs::read_to_string("/proc/swaps").is_ok_and(|swaps| swaps.lines().count() > 1) {
+        if has_swap() {
             return Err("another swap is in use".into());
         }
         let number = fs::read_to_string("/sys/class/zram-control/hot_add")

@@ -382,9 +382,11 @@ fn a_killed_keeper_leaves_nothing_for_good() {
     wait_until("the keeper's end", || place.keeper().is_none());
     assert_eq!(place.run_directories(), 1);
     another();
-    assert_eq!(place.run_directories(), 0);
+    assert_eq!(place.run_directories(), 1, "`terrace status` shows what has lost its keeper");
     daemon.hold(100);
     daemon.end();
+    another();
+    assert_eq!(place.run_directories(), 0);
 }
 
 /// What Terrace has left, or never came into, is waited for by nobody.

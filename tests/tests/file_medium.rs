@@ -24,6 +24,13 @@ fn in_files(terrace: Terrace, directory: &Path) -> Terrace {
     terrace.and("--tiers").and(&format!("dram,lz4@file:{}", directory.display()))
 }
 
+/// Blocks of files that are written more than once.
+fn in_shared_pools() -> Terrace {
+    let file = format!("file:{}", DISK.path().display());
+    let tiers = format!("dram,lz4/zbud@{file},lz4/zsmalloc@{file}");
+    Terrace::stressed().and("--tiers").and(&tiers)
+}
+
 /// A budget that nothing is evicted for: what a case evicts stays out until it is touched.
 fn on_disk() -> Terrace {
     in_files(Terrace::within("4G"), DISK.path())
@@ -46,7 +53,7 @@ static FORKS: LazyLock<Cases> = LazyLock::new(|| {
     Cases {
         program: compiled("forked_children_see_their_parents_data.c", &[library]),
         arguments: Vec::new(),
-        ways: vec![on_disk(), in_files(Terrace::stressed(), DISK.path())],
+        ways: vec![on_disk(), in_files(Terrace::stressed(), DISK.path()), in_shared_pools()],
     }
 });
 

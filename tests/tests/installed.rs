@@ -12,7 +12,7 @@ use std::process::Command;
 use std::sync::Mutex;
 use std::time::Duration;
 use tempfile::TempDir;
-use terrace_tests::{Finished, Program, is_installed, skip, terrace_command};
+use terrace_tests::{Finished, Program, is_installed, skip, target_directory, terrace_command};
 
 const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 /// Redis, as its package's own unit starts it, but for what it holds.
@@ -52,8 +52,11 @@ fn said_by(command: &mut Command) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// A root of Debian that is removed when dropped.
-struct Root(TempDir);
+/// A root of Debian, below a directory that is removed when dropped.
+struct Root {
+    _directory: TempDir,
+    root: PathBuf,
+}
 
 impl Root {
     /// The smallest one that has redis: or why there is none.
@@ -75,14 +78,14 @@ impl Root {
             .arg(directory.path())
             .run();
         if made.status.success() {
-            Ok(Root(directory))
+            Ok(Root { root: directory.path().to_owned(), _directory: directory })
         } else {
             Err(made.account("made no root; is there a network?"))
         }
     }
 
     fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
+        self.root.join(name)
     }
 
     fn write(&self, name: &str, text: &str) {
@@ -96,7 +99,7 @@ impl Root {
         let finished = Program::new("unshare")
             .args(["--mount", "--pid", "--fork", "--kill-child", "--", "sh"])
             .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/in_root.sh"))
-            .arg(self.0.path())
+            .arg(&self.root)
             .arg(script)
             .time_limit(Duration::from_secs(60))
             .run();
@@ -107,13 +110,13 @@ impl Root {
     /// All that is there, but for what packages of Debian leave of themselves: logs and copies.
     fn files(&self) -> BTreeSet<String> {
         let mut files = BTreeSet::new();
-        let mut waiting = vec![self.0.path().to_owned()];
+        let mut waiting = vec![self.root.clone()];
         while let Some(directory) = waiting.pop() {
             for entry in fs::read_dir(&directory).unwrap().flatten() {
                 if entry.file_type().unwrap().is_dir() {
                     waiting.push(entry.path());
                 }
-                let name = entry.path().strip_prefix(self.0.path()).unwrap().to_owned();
+                let name = entry.path().strip_prefix(&self.root).unwrap().to_owned();
                 files.insert(name.to_str().expect("a name in UTF-8").to_owned());
             }
         }
@@ -244,6 +247,84 @@ fn a_package_runs_a_service_and_leaves_without_a_trace() {
     let left: Vec<_> = after.difference(&before).collect();
     let gone: Vec<_> = before.difference(&after).collect();
     assert!(left.is_empty() && gone.is_empty(), "left: {left:?}; gone: {gone:?}");
+}
+
+/// A program of the image's own that touches 110 MB, waits, and reads them again.
+const IN_IMAGE: &str = "\
+$text .= \"line $_ of a text\\n\" for 1 .. 5_000_000;
+sleep 3;
+print length($text), \"\\n\";
+";
+
+#[test]
+fn an_image_runs_a_program() {
+    const WHAT: &str = "an OCI image";
+    // SAFETY: no arguments, no failure.
+    if unsafe { libc::geteuid() } != 0 {
+        return skip(WHAT, "only root can make one");
+    }
+    if let Some(reason) = missing(&["mmdebstrap", "dpkg-shlibdeps", "umoci", "unshare"]) {
+        return skip(WHAT, &reason);
+    }
+    if !Path::new("/dev/userfaultfd").exists() {
+        return skip(WHAT, "no /dev/userfaultfd (Linux 6.1)");
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    let at = |name: &str| scratch.path().join(name);
+    let finished = Program::new(Path::new(REPOSITORY).join("scripts/oci.sh"))
+        .arg(package("deb", scratch.path()))
+        .arg(scratch.path())
+        .time_limit(Duration::from_secs(300))
+        .succeed();
+    let archive = String::from_utf8_lossy(&finished.stdout).lines().last().unwrap().to_owned();
+    fs::create_dir(at("layout")).unwrap();
+    said_by(Command::new("tar").arg("xf").arg(archive).arg("-C").arg(at("layout")));
+    let image = format!("{}:latest", at("layout").display());
+    said_by(Command::new("umoci").args(["unpack", "--image", &image]).arg(at("bundle")));
+    let config = fs::read(at("bundle/config.json")).unwrap();
+    let config: Value = serde_json::from_slice(&config).unwrap();
+    let words: Vec<&str> =
+        config["process"]["args"].as_array().unwrap().iter().flat_map(Value::as_str).collect();
+    assert_eq!(words, ["/usr/bin/terrace", "--help"]);
+    let root = Root { root: at("bundle/rootfs"), _directory: scratch };
+    root.write("program.pl", IN_IMAGE);
+    let finished = root.run(
+        "terrace --help >/dev/null; test -s /usr/lib/terrace/libterrace.so
+        terrace run --dram 64M --report /report.json -- perl /program.pl",
+    );
+    let stdout = String::from_utf8_lossy(&finished.stdout).into_owned();
+    assert!(stdout.ends_with("113888896\n"), "{}", finished.account("lost something"));
+    let report: Value =
+        serde_json::from_slice(&fs::read(root.path("report.json")).unwrap()).unwrap();
+    assert!(report["moves"]["demoted_pages"].as_u64() > Some(1000), "{report:#}");
+}
+
+#[test]
+fn the_pods_manifest_is_one_that_kubernetes_takes() {
+    // Where the set-up puts it.
+    let target = target_directory().join("kubernetes-validate");
+    let checker = Command::new(Path::new(REPOSITORY).join("scripts/kubernetes.sh"))
+        .arg(target)
+        .output()
+        .unwrap();
+    if !checker.status.success() {
+        return skip("the pod's manifest", String::from_utf8_lossy(&checker.stderr).trim());
+    }
+    let checker = String::from_utf8_lossy(&checker.stdout).trim().to_owned();
+    let manifest = Path::new(REPOSITORY).join("packaging/pod.yaml");
+    said_by(Command::new(&checker).arg("--strict").arg(&manifest));
+    let text = fs::read_to_string(manifest).unwrap();
+    // An image that was brought to the node is found there.
+    assert_eq!(
+        text.matches(" image: ").count(),
+        text.matches(" imagePullPolicy: IfNotPresent").count()
+    );
+    // And it is no other: a field that Kubernetes has not is refused.
+    let wrong = text.replace("runAsUser:", "runAsUsers:");
+    let scratch = tempfile::tempdir().unwrap();
+    let wrong_file = scratch.path().join("pod.yaml");
+    fs::write(&wrong_file, wrong).unwrap();
+    assert!(!Command::new(&checker).arg("--strict").arg(wrong_file).status().unwrap().success());
 }
 
 #[test]

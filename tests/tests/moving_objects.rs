@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::LazyLock;
-use terrace_tests::{Program, Terrace, compiled, objects_library};
+use terrace_tests::{Program, Terrace, compiled, objects_library, skip};
 
 fn example(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples").join(name)
@@ -65,5 +65,54 @@ fn entries_move_over_terraces_tiers() {
         let finished = Program::new(&*MOVABLE).arg("300000").under(way).run();
         assert!(finished.status.success(), "{}", finished.account("failed"));
         moved(&String::from_utf8_lossy(&finished.stdout));
+    }
+}
+
+/// Whether a compiler is there, and makes programs with a sanitizer.
+fn compiles(compiler: &str, sanitizer: &str) -> bool {
+    let scratch = tempfile::tempdir().unwrap();
+    let (source, program) = (scratch.path().join("empty.c"), scratch.path().join("empty"));
+    std::fs::write(&source, "int main(void) { return 0; }\n").unwrap();
+    let flag = format!("-fsanitize={sanitizer}");
+    let made = Command::new(compiler).arg(flag).arg("-o").args([&program, &source]).output();
+    made.is_ok_and(|made| made.status.success())
+}
+
+/// gcc must be there with all three sanitizers: its package brings them. Setup does not install
+/// clang, whose packages take 230 MB for checks that gcc makes of the same code. Where clang is
+/// there, it is used.
+#[test]
+fn c_programs_are_clean_under_sanitizers() {
+    let (library, include) = (objects_library(), example("../include"));
+    for (compiler, sanitizer) in ["gcc", "clang"]
+        .into_iter()
+        .flat_map(|compiler| ["address", "leak", "thread"].map(|sanitizer| (compiler, sanitizer)))
+    {
+        if !compiles(compiler, sanitizer) {
+            let what = format!("{compiler} -fsanitize={sanitizer}");
+            match compiler {
+                "gcc" => skip(&what, "it makes no program: run scripts/setup.sh test"),
+                _ => println!("skipped: {what}: not installed, and setup does not install it"),
+            }
+            continue;
+        }
+        let scratch = tempfile::tempdir().unwrap();
+        for source in ["cache.c", "movable_cache.c"] {
+            let program = scratch.path().join("program");
+            let output = Command::new(compiler)
+                .args(["-O1", "-g", "-pthread", &format!("-fsanitize={sanitizer}"), "-I"])
+                .args([&include, Path::new("-o"), &program, &example(source), &library])
+                .args(["-ldl", "-lm"])
+                .output()
+                .unwrap();
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            // ThreadSanitizer knows fewer address layouts than the kernel makes.
+            let output = Command::new("setarch").arg("-R").arg(&program).output().unwrap();
+            let told = String::from_utf8_lossy(&output.stderr);
+            assert!(
+                output.status.success() && !told.contains("Sanitizer"),
+                "{source}, {compiler}, {sanitizer}: {told}"
+            );
+        }
     }
 }

@@ -2,7 +2,9 @@
 //! meanwhile.
 
 use std::time::Duration;
-use terrace_tests::{Finished, Program, Terrace, compiled, machine, number_from_environment};
+use terrace_tests::{
+    Finished, Program, Terrace, compiled, has_swap, machine, number_from_environment,
+};
 
 /// For `seconds`, or as long as `make soak` says.
 fn nothing_is_lost(terrace: Terrace, seconds: u64) -> Finished {
@@ -47,4 +49,38 @@ fn the_same_by_write_protection() {
 fn the_same_with_huge_pages_that_come_and_go() {
     let finished = nothing_is_lost(Terrace::stressed_with_huge_pages(), 10);
     assert!(finished.report().number("/moves/huge_made") >= 10.0, "{}", finished.report());
+}
+
+/// Every codec, pool and medium at once: pages go to any of them, and are copied or compressed
+/// again from one to another. Where the kernel swaps, there too.
+#[test]
+fn the_same_with_all_tiers_at_once() {
+    let disk = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR"))
+        .expect("the target directory can be written");
+    let file = format!("file:{}", disk.path().display());
+    let seventh = if has_swap() { "swap".to_owned() } else { format!("raw@{file}") };
+    let tiers = format!(
+        "dram,lz4/zsmalloc,lzo/zbud,zstd:1,deflate/zsmalloc,{seventh},lzo/zsmalloc@{file},\
+         lz4/zbud@{file}"
+    );
+    let finished = nothing_is_lost(Terrace::stressed().and("--tiers").and(&tiers), 10);
+    let report = finished.report();
+    for tier in [1, 2, 3, 4, 6, 7] {
+        assert!(report.number(&format!("/tiers/{tier}/faults")) > 0.0, "tier {tier}: {report}");
+    }
+}
+
+/// All tiers at once, and a plan twice a second that moves every cold region a tier down: pages
+/// are recompressed, written to files, and come back.
+#[test]
+fn the_same_while_a_model_places_regions() {
+    let directory = tempfile::tempdir().expect("a temporary directory can be made");
+    let tiers = format!("dram,lz4,zstd:1,lz4@file:{}", directory.path().display());
+    let terrace =
+        ["--placement", "waterfall", "--knob", "0", "--window", "0.5s", "--tiers", tiers.as_str()]
+            .into_iter()
+            .fold(Terrace::default(), Terrace::and);
+    let finished = nothing_is_lost(terrace, 10);
+    let planned = finished.report().number("/moves/demoted_for/planned");
+    assert!(planned > 1_000.0, "{planned} pages planned");
 }

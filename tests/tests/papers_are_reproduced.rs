@@ -48,6 +48,18 @@ fn a_quick_run_writes_a_whole_page_and_rows_that_add_up() {
         "objectier-fig3",
         "m2t-fig3",
         "m2t-fig5",
+    ])
+    .chain([
+        "tierscape-fig1",
+        "tierscape-fig2",
+        "tierscape-fig7",
+        "tierscape-fig8",
+        "tierscape-fig9",
+        "tierscape-fig10",
+        "tierscape-fig11",
+        "tierscape-fig12",
+        "tierscape-fig13",
+        "tierscape-fig14",
     ]);
     assert_eq!(figures, expected.collect());
     for row in rows {
@@ -80,7 +92,7 @@ fn a_quick_run_writes_a_whole_page_and_rows_that_add_up() {
         serde_json::from_slice(&fs::read(out.path().join(format!("{name}.json"))).expect(name))
             .expect("JSON")
     };
-    let together: Vec<Value> = ["jenga", "objectier", "m2t"]
+    let together: Vec<Value> = ["jenga", "objectier", "m2t", "tierscape"]
         .iter()
         .flat_map(|name| of_paper(name)["rows"].as_array().expect("rows").clone())
         .collect();

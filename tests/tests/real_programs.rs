@@ -131,7 +131,8 @@ fn python_builds_and_verifies_an_index() {
             .succeed()
     };
     let alone = run(None);
-    for terrace in hardships("16M") {
+    let spectrum = Terrace::stressed().and("--tiers").and("tierscape-spectrum");
+    for terrace in hardships("16M").into_iter().chain([spectrum]) {
         let under = run(Some(terrace.clone()));
         assert!(
             under.stdout == alone.stdout,

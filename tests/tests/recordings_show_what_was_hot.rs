@@ -103,7 +103,8 @@ fn what_is_shown() {
     assert!(shown.status.success(), "{}", text(&shown.stderr));
     let picture = text(&shown.stdout);
     assert!(picture.contains('█') && picture.lines().count() > 10, "{picture}");
-    assert!(std::fs::read_to_string(&svg).unwrap().starts_with("<svg"));
+    let drawn = std::fs::read_to_string(&svg).unwrap();
+    assert!(drawn.starts_with("<svg") && drawn.contains(">anonymous"), "{drawn}");
     let wss = text(&terrace(&["report", "wss", file_name]).stdout);
     assert!(wss.contains("of the samples are in"), "{wss}");
     // What is cut off is shown as far as it goes, with a word.
@@ -235,6 +236,10 @@ fn mistakes_are_told() {
         // What has no end is not read to its end.
         (&["report", "/dev/zero"], "terrace record"),
         (&["report", "heatmap", "/dev/zero"], "terrace record"),
+        (&["report", "sites", other.to_str().unwrap()], "terrace run --report"),
+        (&["report", "sites", "/dev/zero"], "terrace run --report"),
+        (&["sim", other.to_str().unwrap()], "terrace record"),
+        (&["sim", "/nonexistent"], "/nonexistent"),
         (&["report", "wss", "/nonexistent"], "/nonexistent"),
         (&["report", "/nonexistent"], "/nonexistent"),
         (&["record", "-o", "x", "--accesses", "--window", "50", "--", "true"], "--window"),
@@ -245,7 +250,7 @@ fn mistakes_are_told() {
     ] {
         let output = terrace(arguments);
         let said = text(&output.stderr);
-        let is_of_contents = arguments[0] == "report" && word == "terrace record";
+        let is_of_contents = word.starts_with("terrace r");
         let status = if is_of_contents { 1 } else { 125 };
         assert!(
             output.status.code() == Some(status) && said.contains(word),

@@ -37,3 +37,17 @@ fn most_pages_come_back_without_a_fault() {
         );
     }
 }
+
+#[test]
+fn without_readahead_each_page_comes_by_a_fault() {
+    let finished = Program::new(compiled("sequential_readers.c", &["-pthread"]))
+        .arg("up_and_down")
+        .under(Terrace::within("4G").and("--no-readahead"))
+        .succeed();
+    let report = finished.report();
+    let (promoted, faults) = (report.promoted_pages(), report.faults());
+    assert!(
+        promoted > 4_000 && faults > promoted * 9 / 10,
+        "{promoted} pages came back, {faults} by faults"
+    );
+}

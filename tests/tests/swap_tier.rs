@@ -4,7 +4,9 @@
 use std::fs;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
-use terrace_tests::{Cases, Program, Running, Terrace, Zram, compiled, skip, without_swap};
+use terrace_tests::{
+    Cases, Program, Running, Terrace, Zram, compiled, has_swap, skip, without_swap,
+};
 
 const MIB: u64 = 1 << 20;
 const WITHIN: Duration = Duration::from_secs(60);
@@ -125,6 +127,19 @@ fn what_came_back_leaves_when_asked_again() {
             Program::new(&CASES.program).arg("leaves_when_asked_again").under(swap).run();
         assert!(finished.status.success(), "{}", finished.account("failed"));
     }
+}
+
+/// Where the kernel swaps to memory, that is used without being asked for.
+#[test]
+fn auto_is_the_default_where_there_is_zram() {
+    let Some(_zram) = zram("auto_is_the_default_where_there_is_zram", 512 * MIB) else { return };
+    let running = start("holds", Terrace::within("4G"));
+    wait_for_line(&running, "holds");
+    signal(&running);
+    let finished = running.wait();
+    assert!(finished.status.success(), "{}", finished.account("failed"));
+    let report = finished.report();
+    assert_eq!(report.at("/tiers/1/name"), "swap", "{report}");
 }
 
 fn wait_for_line(running: &Running, line: &str) {
@@ -287,8 +302,7 @@ fn auto_uses_what_there_is() {
     let with = zram("auto_uses_what_there_is", 512 * MIB);
     for swap in [with, None] {
         let _alone = swap.is_none().then(without_swap);
-        let there_is_swap =
-            fs::read_to_string("/proc/swaps").is_ok_and(|swaps| swaps.lines().count() > 1);
+        let there_is_swap = has_swap();
         let running = start("keeps_changing", Terrace::within("24M").and("--tiers=auto"));
         wait_for_line(&running, "changes");
         std::thread::sleep(Duration::from_secs(2));
@@ -314,7 +328,7 @@ fn auto_uses_what_there_is() {
 #[test]
 fn without_swap_the_rest_of_the_list_is_used() {
     let _alone = without_swap();
-    if fs::read_to_string("/proc/swaps").is_ok_and(|swaps| swaps.lines().count() > 1) {
+    if has_swap() {
         return skip("without_swap_the_rest_of_the_list_is_used", "there is swap");
     }
     for (tiers, moved) in [("dram,swap", false), ("dram,swap,lz4", true), ("dram,lz4,swap", true)] {

@@ -4,6 +4,8 @@
 //! servers apart also where the client is the limit.
 
 pub mod ceiling;
+pub mod hits;
+pub mod memory;
 
 use crate::machine::{ends_with_us, terrace};
 use crate::results::{self, median};

@@ -14,6 +14,7 @@ mod object;
 mod program;
 mod single;
 mod table;
+mod tests;
 mod threads;
 mod whole;
 
@@ -30,6 +31,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 pub use program::{launch, run as run_program};
+pub use tests::Test;
+use tests::{GROUPS, Group};
 
 /// What is measured.
 #[derive(clap::Args)]
@@ -47,108 +50,6 @@ pub struct Options {
     /// How much each test does; with 1 most take a second or two
     #[arg(long, default_value_t = 1.0)]
     scale: f64,
-}
-
-/// A test.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Test {
-    Pair,
-    PairSizes,
-    Churn,
-    Cfrac,
-    Growth,
-    Tree,
-    Larson,
-    Xmalloc,
-    Mstress,
-    ThreadChurn,
-    ManyThreads,
-    PythonMalloc,
-    Python,
-    Sqlite,
-    Gcc,
-    Redis,
-}
-
-/// What is shown together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Group {
-    Pairs,
-    OneThread,
-    Threads,
-    Whole,
-}
-
-const GROUPS: [Group; 4] = [Group::Pairs, Group::OneThread, Group::Threads, Group::Whole];
-
-impl Group {
-    fn title(self) -> &'static str {
-        match self {
-            Group::Pairs => "pairs of malloc and free",
-            Group::OneThread => "one thread",
-            Group::Threads => "threads",
-            Group::Whole => "whole programs",
-        }
-    }
-}
-
-impl Test {
-    /// For tables and JSON, and as it is told.
-    pub fn name(self) -> &'static str {
-        match self {
-            Test::Pair => "pair",
-            Test::PairSizes => "pair-sizes",
-            Test::Churn => "churn",
-            Test::Cfrac => "cfrac",
-            Test::Growth => "growth",
-            Test::Tree => "tree",
-            Test::Larson => "larson",
-            Test::Xmalloc => "xmalloc",
-            Test::Mstress => "mstress",
-            Test::ThreadChurn => "thread-churn",
-            Test::ManyThreads => "many-threads",
-            Test::PythonMalloc => "python-malloc",
-            Test::Python => "python",
-            Test::Sqlite => "sqlite",
-            Test::Gcc => "gcc",
-            Test::Redis => "redis",
-        }
-    }
-
-    fn group(self) -> Group {
-        match self {
-            Test::Pair | Test::PairSizes | Test::Churn => Group::Pairs,
-            Test::Cfrac | Test::Growth | Test::Tree => Group::OneThread,
-            Test::Larson
-            | Test::Xmalloc
-            | Test::Mstress
-            | Test::ThreadChurn
-            | Test::ManyThreads => Group::Threads,
-            Test::PythonMalloc | Test::Python | Test::Sqlite | Test::Gcc | Test::Redis => {
-                Group::Whole
-            }
-        }
-    }
-
-    /// Whether its time is one of allocations. That of many threads is one of making threads.
-    fn is_timed(self) -> bool {
-        self != Test::ManyThreads
-    }
-
-    /// What one thread does stays on one CPU, with Terrace's threads.
-    fn cpus(self) -> String {
-        let last = std::thread::available_parallelism().map_or(0, |cpus| cpus.get().min(8) - 1);
-        if self.group() == Group::Threads { format!("0-{last}") } else { "0".into() }
-    }
-
-    fn all() -> Vec<Test> {
-        <Test as clap::ValueEnum>::value_variants().to_vec()
-    }
-}
-
-/// At least one.
-fn scaled(count: u64, scale: f64) -> u64 {
-    ((count as f64 * scale) as u64).max(1)
 }
 
 /// One run.

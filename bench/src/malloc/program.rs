@@ -1,7 +1,8 @@
 //! What is measured: the tests' own programs, and a starter that measures any other program from
 //! beside it.
 
-use super::{Test, single, threads};
+use super::tests::Test;
+use super::{single, threads};
 use crate::machine;
 use anyhow::Context;
 use serde_json::{Value, json};

@@ -4,6 +4,7 @@
 use super::cfrac;
 use super::natural::Natural;
 use super::object::{Object, Random};
+use super::tests::scaled;
 use crate::objects::Tree;
 use rand::SeedableRng as _;
 use rand::rngs::SmallRng;
@@ -14,7 +15,7 @@ const SMALL_BYTES: (usize, usize) = (16, 512);
 
 /// An object of 64 bytes comes and goes.
 pub fn pair(scale: f64) -> u64 {
-    let count = super::scaled(80_000_000, scale);
+    let count = scaled(80_000_000, scale);
     for _ in 0..count {
         drop(Object::new(64));
     }
@@ -25,7 +26,7 @@ pub fn pair(scale: f64) -> u64 {
 pub fn pair_sizes(scale: f64) -> u64 {
     let mut random = Random::new(1);
     let sizes: Vec<usize> = (0..4096).map(|_| random.between(16, 1024)).collect();
-    let rounds = super::scaled(20_000, scale);
+    let rounds = scaled(20_000, scale);
     for _ in 0..rounds {
         for bytes in &sizes {
             drop(Object::new(*bytes));
@@ -52,7 +53,7 @@ pub fn churn(scale: f64) -> u64 {
         SITES[random.below(SITES.len())](random.between(SMALL_BYTES.0, SMALL_BYTES.1))
     };
     let mut live: Vec<Object> = (0..8000).map(|_| some(&mut random)).collect();
-    let count = super::scaled(24_000_000, scale);
+    let count = scaled(24_000_000, scale);
     for _ in 0..count {
         let at = random.below(live.len());
         live[at] = some(&mut random);
@@ -69,7 +70,7 @@ pub fn cfrac(scale: f64) -> u64 {
         36_852_538_094_199_362_210_491,
         29_396_690_231_811_509_382_437,
     ];
-    for at in 0..super::scaled(48, scale) {
+    for at in 0..scaled(48, scale) {
         let number = Natural::new(NUMBERS[at as usize % NUMBERS.len()]);
         let factor = cfrac::factor(&number, 100);
         assert!(number.modulo(&factor).is_zero(), "a wrong factor");
@@ -87,7 +88,7 @@ pub fn growth(scale: f64) -> u64 {
             object.fill(had, 1);
         })
     };
-    for round in 0..super::scaled(40, scale) {
+    for round in 0..scaled(40, scale) {
         let mut random = Random::new(round);
         let mut arrays: Vec<(Object, usize)> = (0..4000)
             .map(|_| {
@@ -111,7 +112,7 @@ pub fn growth(scale: f64) -> u64 {
 /// The tree of `objects` is filled with keys in random order: nodes, keys, pointers and records are
 /// objects of their own.
 pub fn tree(scale: f64) -> u64 {
-    let mut order: Vec<u64> = (0..super::scaled(1_000_000, scale)).collect();
+    let mut order: Vec<u64> = (0..scaled(1_000_000, scale)).collect();
     order.shuffle(&mut SmallRng::seed_from_u64(3));
     let mut tree = Tree::default();
     order.into_iter().for_each(|key| tree.insert(key));

@@ -1,7 +1,7 @@
 //! Tests of many threads.
 
 use super::object::{Object, Random};
-use super::scaled;
+use super::tests::scaled;
 use std::collections::VecDeque;
 use std::sync::{Barrier, Condvar, Mutex, PoisonError};
 use std::thread;

@@ -2,7 +2,8 @@
 
 use super::allocator::Allocator;
 use super::program::{figures, peak_bytes};
-use super::{Run, Test, output_within, scaled};
+use super::tests::{Test, scaled};
+use super::{Run, output_within};
 use crate::servers::process;
 use anyhow::{Context, bail};
 use serde_json::Value;

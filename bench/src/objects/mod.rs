@@ -7,6 +7,7 @@
 //! counted. Speed: lookups a second in a control group over zram, in which the program as it is has
 //! a share of its memory, and under Terrace at the same total.
 
+mod measured;
 mod program;
 mod recorded;
 mod store;
@@ -23,7 +24,7 @@ use std::io::{BufRead as _, BufReader};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
-pub use program::{Measured, run as run_program};
+pub use program::run as run_program;
 pub use tree::Tree;
 
 /// What is measured.

@@ -1,6 +1,7 @@
 //! The measured program: builds its objects, looks keys up, and says where the misses were or how
 //! fast it was.
 
+use super::measured::Measured;
 use super::store::Store;
 use super::tree::Tree;
 use rand::rngs::SmallRng;
@@ -15,14 +16,6 @@ use terrace_trace::cache::Cache;
 
 const PAGE: u64 = 4096;
 const CACHE_BYTES: usize = 4 << 20;
-
-/// Something with objects in which keys are looked up.
-pub trait Measured {
-    /// Looks a key up, and tells of each object that it touches; false if it is not there.
-    fn look_up(&self, key: u64, touched: &mut impl FnMut(u64, usize)) -> bool;
-    /// Tells of every object: its address and size.
-    fn objects(&self, each: &mut impl FnMut(u64, usize));
-}
 
 /// Keys are scattered, so that popular ones are not neighbours; small numbers, so that they
 /// compress.

@@ -1,7 +1,7 @@
 //! A store of chained hash entries: each has an entry, a key and a value of their own, of sizes
 //! that meet in the same classes.
 
-use super::Measured;
+use super::measured::Measured;
 use crate::place::place;
 use terrace_api::Placement;
 

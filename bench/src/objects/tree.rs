@@ -1,7 +1,7 @@
 //! A B+-tree in which everything is an object of its own: nodes, their keys, their pointers, and
 //! records. Inner nodes and leaves are of one size.
 
-use super::Measured;
+use super::measured::Measured;
 use crate::place::{next_to, place, with_kind};
 use terrace_api::Placement;
 

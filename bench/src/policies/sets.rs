@@ -1,9 +1,9 @@
 //! What policies are compared on: three sets, fixed here before the default policy was run on the
 //! last of them.
 //!
-//! Accesses that are generated are those of `facts/hotness-policies.md` §2; the programs are of the
-//! kinds of its §4. The default policy was tuned on the first two sets. Of the third no recording
-//! was run with it before it was frozen.
+//! The generators are the simulator's; the programs are graph kernels, tables and learners of the
+//! kinds that the papers run. The default policy was tuned on the first two sets. Of the third no
+//! recording was run with it before it was frozen.
 
 use clap::ValueEnum;
 

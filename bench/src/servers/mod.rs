@@ -12,10 +12,10 @@
 mod curve;
 pub mod group;
 pub mod idle;
-mod measure;
-mod peer;
+pub mod measure;
+pub mod peer;
 pub mod process;
-mod server;
+pub mod server;
 mod table;
 
 pub use server::pin;

@@ -106,7 +106,7 @@ pub fn counters(pid: u32, page: Option<&Page>) -> anyhow::Result<Counters> {
             )
         };
         counters.restored_pages = Some((0..tiers).map(faults).sum());
-        counters.demoted_pages = Some(words.u64_at(offset_of!(StatsPage, demoted_pages)));
+        counters.demoted_pages = Some(words.u64_at(offset_of!(StatsPage, counts.demoted_pages)));
     }
     Ok(counters)
 }
@@ -190,7 +190,7 @@ impl Page {
         );
         anyhow::ensure!(
             (words.u32_at(offset_of!(StatsPage, tier_count)) as usize)
-                <= terrace_pager::stats::MAX_TIERS,
+                <= terrace_pager::settings::MAX_TIERS,
             "it is damaged"
         );
         Ok(words)

@@ -86,7 +86,6 @@ pub struct Running {
 impl Running {
     /// Starts it; with `terrace_flags` under `terrace run`. Returns when it accepts connections.
     pub fn start(data: Data, terrace_flags: Option<&[String]>) -> anyhow::Result<Running> {
-        let group = Group::create()?;
         let port = free_port()?;
         let mut words: Vec<String> = Vec::new();
         if let Some(flags) = terrace_flags {
@@ -95,6 +94,12 @@ impl Running {
             words.push("--".into());
         }
         words.extend(data.server.command(port, data));
+        Running::spawn(&words, port, terrace_flags.is_some())
+    }
+
+    /// Starts a server by its command line, which has the port in it.
+    pub fn spawn(words: &[String], port: u16, under_terrace: bool) -> anyhow::Result<Running> {
+        let group = Group::create()?;
         let mut command = Command::new(&words[0]);
         command.args(&words[1..]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let processes = File::options().write(true).open(group.processes_file())?;
@@ -108,8 +113,7 @@ impl Running {
         };
         let child = command.spawn().with_context(|| format!("cannot start {}", words[0]))?;
         let pid = child.id();
-        let mut running =
-            Running { child, pid, port, page: None, under_terrace: terrace_flags.is_some(), group };
+        let mut running = Running { child, pid, port, page: None, under_terrace, group };
         running.wait_for_start()?;
         Ok(running)
     }
@@ -217,6 +221,7 @@ pub fn pin(cpu: usize) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-fn free_port() -> anyhow::Result<u16> {
+/// A TCP port that nobody has now.
+pub fn free_port() -> anyhow::Result<u16> {
     Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
 }

@@ -7,7 +7,7 @@
 use crate::{placement, slabs, zone};
 use std::ffi::{CStr, CString, c_void};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
-use terrace_pager::sys;
+use terrace_os as sys;
 use tikv_jemalloc_sys as je;
 
 /// `arena_config_t` of jemalloc 5.3.

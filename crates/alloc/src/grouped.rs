@@ -5,7 +5,7 @@ use crate::large::{self, Large};
 use crate::magazines::Cache;
 use crate::{sites, slabs};
 use terrace_context::{self as context, Caller, unwind};
-use terrace_pager::sys;
+use terrace_os as sys;
 
 pub use crate::slabs::map_bytes;
 pub use crate::watch::{

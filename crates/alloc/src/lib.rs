@@ -25,7 +25,7 @@ pub mod zone;
 
 use calls::Memory;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*};
-use terrace_pager::sys;
+use terrace_os as sys;
 
 unsafe extern "C" {
     fn terrace_enter_internal();

@@ -2,7 +2,7 @@
 //! `free` of grouped objects mostly touch the thread's own memory.
 //!
 //! Explicit thread caches of jemalloc would cost 0.8 MiB a thread and end at 127 threads, and its
-//! automatic ones mix arenas (`facts/allocator.md`, §4). A magazine begins without room and grows
+//! automatic ones mix arenas. A magazine begins without room and grows
 //! with use, is filled and flushed in halves, and all of a thread's together hold at most
 //! [`BYTES_MAX`]: then they stay as they are, until growing has been refused so often that what is
 //! used may have changed, when all begin anew.

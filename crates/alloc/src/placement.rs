@@ -12,16 +12,16 @@ mod arena;
 mod page;
 mod spans;
 
-use crate::slabs::PAGE;
 use crate::zone;
 use arena::Arenas;
 use page::{GRANULE, GRANULES, Kind, Owner, PRIVATE, Page};
 use spans::Spans;
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering::*};
+use terrace_os as sys;
+use terrace_os::PAGE;
+use terrace_os::space::Span;
 use terrace_pager::lock::{Lock, LockGuard};
-use terrace_pager::space::Span;
-use terrace_pager::{Expectation, sys};
 
 const SHARDS: usize = 16;
 /// Zones of placed objects.
@@ -100,10 +100,6 @@ impl Placement {
 const MILD: usize = 0;
 const HOT: usize = 1;
 const COLD: usize = 2;
-
-/// What programs are expected to do with the zones.
-pub(crate) const EXPECTATIONS: [Option<Expectation>; TEMPERATURES] =
-    [None, Some(Expectation::Hot), Some(Expectation::Cold)];
 
 struct Shard {
     spans: [Spans; TEMPERATURES],

@@ -16,10 +16,10 @@ use crate::zone::{self, GROUPS_MAX, ZoneId};
 use std::alloc::Layout;
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, AtomicUsize, Ordering::*};
+use terrace_os::PAGE;
+use terrace_os::space::Span;
 use terrace_pager::lock::Lock;
-use terrace_pager::space::Span;
 
-pub const PAGE: usize = 4096;
 /// A zone is extended by this much: enough for the pager to have whoever allocates wait for room.
 const CHUNK: usize = 1 << 20;
 /// The page map becomes accessible in steps of this size: of 32 MiB of a zone.
@@ -97,7 +97,7 @@ impl Slab {
     ///
     /// # Safety
     /// As for the map.
-    #[allow(clippy::mut_from_ref)] // Reason: as above.
+    #[allow(clippy::mut_from_ref)] // Reason: the lock that the caller holds makes it exclusive.
     unsafe fn inside(&self) -> &mut Inside {
         // SAFETY: the caller's promise.
         unsafe { &mut *self.inside.get() }

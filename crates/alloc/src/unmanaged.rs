@@ -6,9 +6,9 @@
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::sync::atomic::{AtomicUsize, Ordering::*};
+use terrace_os as sys;
+use terrace_os::space::Span;
 use terrace_pager::lock::Lock;
-use terrace_pager::space::Span;
-use terrace_pager::sys;
 
 unsafe extern "C" {
     static mut terrace_unmanaged_start: usize;
@@ -17,7 +17,7 @@ unsafe extern "C" {
 
 /// Addresses for it, tried in this order: not all address spaces have room for the first.
 const RANGES: [usize; 3] = [64 << 30, 4 << 30, 256 << 20];
-/// So many of them are reserved from the start: see `terrace_pager::space`.
+/// So many of them are reserved from the start: see `terrace_os::space`.
 const RESERVED: usize = 256 << 20;
 /// The range becomes usable in steps of this size.
 const STEP: usize = 1 << 20;

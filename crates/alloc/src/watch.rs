@@ -4,14 +4,16 @@
 use crate::large::{self, Large};
 use crate::placement::{self, TEMPERATURES};
 use crate::sites::{self, Site};
-use crate::slabs::{self, PAGE};
+use crate::slabs;
 use crate::zone::{self, ZoneId};
 use std::cell::Cell;
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
+use terrace_os as sys;
+use terrace_os::PAGE;
+use terrace_pager::Pager;
 use terrace_pager::lock::Lock;
-use terrace_pager::stats::MAX_TIERS;
-use terrace_pager::{Pager, sys};
+use terrace_pager::settings::MAX_TIERS;
 
 /// What is watched of a site, or of a zone of placed objects.
 #[derive(Clone, Copy, Default)]

@@ -7,12 +7,12 @@
 //! keeps what is freed and reuses it. Its memory becomes accessible in one growing prefix, which
 //! stays one mapping.
 
-use crate::placement::EXPECTATIONS;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::*};
+use terrace_os as sys;
+use terrace_os::space::Span;
 use terrace_pager::lock::Lock;
 use terrace_pager::ranges::Attributes;
-use terrace_pager::space::Span;
-use terrace_pager::{Expectation, Pager, locking, sys};
+use terrace_pager::{Expectation, Pager, locking};
 
 /// A zone's number.
 pub type ZoneId = u32;
@@ -22,10 +22,13 @@ pub const GROUPS_MAX: usize = 255;
 /// Zones of placed objects ([`crate::placement`]).
 pub const PLACED: [ZoneId; 3] =
     [GROUPS_MAX as ZoneId + 1, GROUPS_MAX as ZoneId + 2, GROUPS_MAX as ZoneId + 3];
+/// What programs are expected to do with the zones of placed objects, in the order of [`PLACED`].
+const EXPECTATIONS: [Option<Expectation>; PLACED.len()] =
+    [None, Some(Expectation::Hot), Some(Expectation::Cold)];
 const ZONES: usize = 1 + GROUPS_MAX + PLACED.len();
 /// Addresses of zone 0, tried in this order.
 const RANGES: [usize; 4] = [4 << 40, 256 << 30, 16 << 30, 1 << 30];
-/// So many of them are reserved from the start: see `terrace_pager::space`. The rest is mapped as
+/// So many of them are reserved from the start: see `terrace_os::space`. The rest is mapped as
 /// it is handed out.
 const RESERVED: usize = 256 << 20;
 /// Addresses of each other zone, tried in this order, of which none is reserved. One that is full
@@ -93,10 +96,10 @@ fn all(groups: usize) -> impl DoubleEndedIterator<Item = (ZoneId, &'static Zone)
 
 /// How a zone's memory is managed: of placed objects something may be expected.
 fn attributes(zone: ZoneId) -> Attributes {
-    let temperature = PLACED.iter().position(|placed| *placed == zone);
+    let placed = PLACED.iter().position(|placed| *placed == zone);
     Attributes {
         evictable: true,
-        expected: temperature.and_then(|temperature| EXPECTATIONS[temperature]),
+        expected: placed.and_then(|number| EXPECTATIONS[number]),
         ..Attributes::default()
     }
 }

@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const PREFIX: &str = "terrace-attach-";
 
@@ -14,9 +14,14 @@ fn address(pid: i32) -> std::io::Result<SocketAddr> {
     SocketAddr::from_abstract_name(format!("{PREFIX}{pid}"))
 }
 
+/// How long one that connects may take to ask.
+const PATIENCE: Duration = Duration::from_secs(5);
+
 /// The keeper's end.
 pub struct Channel {
     listener: UnixListener,
+    /// Those that have connected and not yet asked.
+    silent: Vec<(UnixStream, Instant)>,
 }
 
 /// A request, and the way to answer it.
@@ -40,24 +45,41 @@ impl Channel {
             format!("{pid} is attached to already: `terrace detach {pid}` first")
         })?;
         listener.set_nonblocking(true)?;
-        Ok(Channel { listener })
+        Ok(Channel { listener, silent: Vec::new() })
     }
 
-    pub fn descriptor(&self) -> i32 {
-        self.listener.as_raw_fd()
+    /// What to wait for.
+    pub fn descriptors(&self) -> impl Iterator<Item = i32> {
+        let silent = self.silent.iter().map(|(stream, _)| stream.as_raw_fd());
+        silent.chain([self.listener.as_raw_fd()])
     }
 
-    /// A request of root, or of the keeper's own user.
-    pub fn next(&self) -> Option<Request> {
-        let (mut stream, _) = self.listener.accept().ok()?;
-        if !is_trusted(&stream) {
-            return None;
+    /// A request of root, or of the keeper's own user. Waits for nobody.
+    pub fn next(&mut self) -> Option<Request> {
+        while let Ok((stream, _)) = self.listener.accept() {
+            if is_trusted(&stream) && stream.set_nonblocking(true).is_ok() {
+                self.silent.push((stream, Instant::now()));
+            }
         }
-        stream.set_nonblocking(false).ok()?;
-        stream.set_read_timeout(Some(Duration::from_millis(50))).ok()?;
-        let mut text = [0; 64];
-        let got = stream.read(&mut text).ok()?;
-        Some(Request { text: String::from_utf8_lossy(&text[..got]).trim().to_string(), stream })
+        self.silent.retain(|(_, since)| since.elapsed() < PATIENCE);
+        let mut asked = None;
+        self.silent.retain_mut(|(stream, _)| {
+            if asked.is_some() {
+                // Its turn comes with the next call.
+                return true;
+            }
+            let mut text = [0; 64];
+            match stream.read(&mut text) {
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => true,
+                Ok(got) if got > 0 => {
+                    let text = String::from_utf8_lossy(&text[..got]).trim().to_string();
+                    asked = stream.try_clone().ok().map(|stream| Request { text, stream });
+                    false
+                }
+                _ => false,
+            }
+        });
+        asked.filter(|request| request.stream.set_nonblocking(false).is_ok())
     }
 }
 
@@ -89,9 +111,9 @@ pub fn ask(pid: i32, text: &str) -> Result<String> {
     if !is_trusted(&stream) {
         bail!("another user answers for {pid}: it is not asked");
     }
-    stream.write_all(text.as_bytes())?;
     let mut answer = String::new();
-    stream.read_to_string(&mut answer)?;
+    // Either fails where it is killed meanwhile.
+    let _ = stream.write_all(text.as_bytes()).and_then(|()| stream.read_to_string(&mut answer));
     match answer.strip_prefix("error ") {
         Some(error) => bail!("{error}"),
         None if answer.is_empty() => bail!("the keeper of {pid} ended before it answered"),
@@ -111,4 +133,35 @@ pub fn attached() -> Vec<i32> {
     pids.sort_unstable();
     pids.dedup();
     pids
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `terrace status` asks every keeper, and may do so while another asks for something else.
+    #[test]
+    fn all_that_ask_at_once_are_answered() {
+        // No process has this number.
+        let nobody = i32::MAX - std::process::id() as i32;
+        let mut channel = Channel::open(nobody).unwrap();
+        let clients: Vec<_> = ["status", "detach", "status"]
+            .map(|text| std::thread::spawn(move || ask(nobody, text)))
+            .into_iter()
+            .collect();
+        let deadline = Instant::now() + Duration::from_secs(20);
+        // All have connected, and most likely asked, before the first is heard.
+        std::thread::sleep(Duration::from_millis(200));
+        let mut answered = 0;
+        while answered < clients.len() && Instant::now() < deadline {
+            while let Some(mut request) = channel.next() {
+                request.answer("ok");
+                answered += 1;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        for client in clients {
+            assert_eq!(client.join().unwrap().unwrap(), "ok");
+        }
+    }
 }

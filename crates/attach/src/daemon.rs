@@ -2,20 +2,86 @@
 
 use crate::channel::{self, Channel};
 use crate::figures::Figures;
-use crate::keeper::Keeper;
+use crate::limit::Limit;
+use crate::outside::{self, Outside, Whom};
+use crate::state::Keeper;
 use crate::{process, refusals};
 use anyhow::{Context, Result, bail};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd};
+use std::path::Path;
 use std::time::Duration;
 
-/// Attaches to a process, whose memory is to be at most `budget` bytes. What was done, in words.
+/// Attaches to a process, whose memory is to keep to a limit. What was done, in words.
 ///
 /// # Errors
 /// Why that cannot be; nothing is changed then.
-pub fn attach(pid: i32, budget: u64) -> Result<String> {
+pub fn attach(pid: i32, limit: Limit) -> Result<String> {
     refusals::check(pid)?;
+    in_the_background(move |said| keep(pid, limit, said))
+        .with_context(|| format!("cannot attach to {pid}"))
+}
+
+/// Whether this process may attach to others on this machine.
+///
+/// # Errors
+/// Why not.
+pub fn possible() -> Result<()> {
+    refusals::check_ourselves()
+}
+
+/// Has the kernel's swap take memory of a process that is not entered. What was done, in words.
+///
+/// # Errors
+/// Why that cannot be; nothing is changed then.
+pub fn attach_outside(pid: i32, limit: Limit) -> Result<String> {
+    page_out(Whom::Process(pid), limit).with_context(|| format!("cannot attach to {pid}"))
+}
+
+/// Has the kernel's swap take memory of all processes of a control group, a directory.
+///
+/// # Errors
+/// Why that cannot be; nothing is changed then.
+pub fn attach_group(path: &Path, limit: Limit) -> Result<String> {
+    let path = std::path::absolute(path)?;
+    page_out(Whom::Group(path), limit)
+}
+
+fn page_out(whom: Whom, limit: Limit) -> Result<String> {
+    outside::check(&whom)?;
+    in_the_background(move |said| {
+        let own = std::process::id() as i32;
+        let (number, text) = match &whom {
+            Whom::Process(pid) => (*pid, format!("{pid} ({})", process::name(*pid))),
+            Whom::Group(path) => (own, format!("{}, as {own}", path.display())),
+        };
+        let channel = match Channel::open(number) {
+            Ok(channel) => channel,
+            Err(error) => return said.error(&error),
+        };
+        let mut outside = Outside::new(whom, limit, channel);
+        let count = outside.count();
+        said.ok(&format!("attached from outside to {text}: {count} processes, none was stopped"));
+        outside.run();
+    })
+}
+
+/// The end of a pipe at which the command waits.
+struct Said(File);
+
+impl Said {
+    fn ok(mut self, text: &str) {
+        let _ = write!(self.0, "ok {text}");
+    }
+
+    fn error(mut self, error: &anyhow::Error) {
+        let _ = write!(self.0, "error {error:#}");
+    }
+}
+
+/// Does something in a process of its own. What that says, once it has.
+fn in_the_background(act: impl FnOnce(Said)) -> Result<String> {
     let mut ends = [0; 2];
     // SAFETY: the array has room for both ends.
     if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
@@ -28,7 +94,8 @@ pub fn attach(pid: i32, budget: u64) -> Result<String> {
         -1 => bail!("cannot make a process: {}", std::io::Error::last_os_error()),
         0 => {
             drop(reader);
-            keep(pid, budget, writer);
+            leave_the_terminal();
+            act(Said(writer));
             // SAFETY: ends the process; what the command had is not undone twice.
             unsafe { libc::_exit(0) }
         }
@@ -38,30 +105,23 @@ pub fn attach(pid: i32, budget: u64) -> Result<String> {
     reader.read_to_string(&mut said)?;
     match said.split_once(' ') {
         Some(("ok", text)) => Ok(text.to_string()),
-        Some((_, error)) => bail!("cannot attach to {pid}: {error}"),
-        None => bail!("cannot attach to {pid}: the keeper ended"),
+        Some((_, error)) => bail!("{error}"),
+        None => bail!("the keeper ended"),
     }
 }
 
-fn keep(pid: i32, budget: u64, mut writer: File) {
-    leave_the_terminal();
-    let begun = Channel::open(pid).and_then(|channel| Keeper::attach(pid, budget, channel));
+fn keep(pid: i32, limit: Limit, said: Said) {
+    let begun = Channel::open(pid).and_then(|channel| Keeper::attach(pid, limit, channel));
     let (mut keeper, attached) = match begun {
         Ok(begun) => begun,
-        Err(error) => {
-            let _ = write!(writer, "error {error:#}");
-            return;
-        }
+        Err(error) => return said.error(&error),
     };
-    keeper.keep_guard();
     let name = process::name(pid);
     let stopped_ms = attached.stopped_ns as f64 / 1e6;
-    let _ = write!(
-        writer,
-        "ok attached to {pid} ({name}): one thread stood still for {stopped_ms:.1} ms; the process beside it is {}",
+    said.ok(&format!(
+        "attached to {pid} ({name}): one thread stood still for {stopped_ms:.1} ms; the process beside it is {}",
         attached.stub
-    );
-    drop(writer);
+    ));
     let _ = keeper.run();
 }
 

@@ -1,13 +1,31 @@
 //! Other architectures: nobody can be attached to.
 
-use crate::Figures;
+use crate::{Figures, Limit};
 use anyhow::{Result, bail};
 
 const WHY: &str = "`terrace attach` is for 64-bit x86 Linux: start the program with `terrace run`";
 
 /// # Errors
 /// Always.
-pub fn attach(_pid: i32, _budget: u64) -> Result<String> {
+pub fn attach(_pid: i32, _limit: Limit) -> Result<String> {
+    bail!(WHY)
+}
+
+/// # Errors
+/// Always.
+pub fn possible() -> Result<()> {
+    bail!(WHY)
+}
+
+/// # Errors
+/// Always.
+pub fn attach_outside(_pid: i32, _limit: Limit) -> Result<String> {
+    bail!(WHY)
+}
+
+/// # Errors
+/// Always.
+pub fn attach_group(_path: &std::path::Path, _limit: Limit) -> Result<String> {
     bail!(WHY)
 }
 

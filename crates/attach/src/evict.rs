@@ -5,8 +5,8 @@
 //! four times a second, and what came back in the last half second stays: so a budget that is too
 //! small slows the target down, and does not stop it.
 
-use crate::keeper::Keeper;
 use crate::process::{self, Mapping};
+use crate::state::Keeper;
 use crate::stub::BATCH;
 use crate::sys::{self, PAGE, Run};
 use crate::table::{State, Word};
@@ -22,15 +22,6 @@ const STEP_PAGES: u64 = 2048;
 /// With more mappings than these, half of what the kernel allows by default, none is registered
 /// anew.
 const MAPPINGS: usize = 32_000;
-
-/// The clock's hand.
-#[derive(Default)]
-pub struct Hand {
-    mappings: Vec<Mapping>,
-    at: u64,
-    round_ms: u64,
-    crowded: bool,
-}
 
 /// What the hand passes at a time: at most 2 MiB of a mapping.
 struct Region {
@@ -48,8 +39,7 @@ impl Keeper {
         while sys::now_ns() - started < 20_000_000 {
             self.measure();
             let figures = &self.figures;
-            let physical = figures.resident_bytes + figures.store_bytes + figures.overhead_bytes;
-            let over = physical.saturating_sub(figures.budget_bytes) / PAGE;
+            let over = figures.physical_bytes().saturating_sub(figures.budget_bytes) / PAGE;
             if over == 0 || !self.evict_some((over * 3 / 2).min(STEP_PAGES)) {
                 return;
             }
@@ -147,8 +137,8 @@ impl Keeper {
         batch
     }
 
-    /// Registers all adjacent mappings that a mapping is one of: a part of one would become a mapping
-    /// of its own, and mremap of both would fail. What changed meanwhile is looked at again.
+    /// Registers all adjacent mappings that a mapping is one of: a part of one would become a
+    /// mapping of its own, and mremap of both would fail. What changed meanwhile is looked at again.
     fn register(&mut self, inside: u64) -> bool {
         let mut last = (0, 0);
         for _ in 0..8 {
@@ -172,7 +162,8 @@ impl Keeper {
             let is_inside = around.0 <= inside && inside < around.1;
             if self.hand.crowded
                 || !is_inside
-                || sys::register(space.uffd.as_raw_fd(), around.0, around.1).is_err()
+                || sys::register(space.uffd.as_raw_fd(), around.0, around.1, self.stub.marks)
+                    .is_err()
             {
                 return false;
             }
@@ -207,7 +198,10 @@ impl Keeper {
         }
         self.shared.journaled.store(batch.len() as u32, Release);
         let landed = self.land(batch);
-        let back = self.store_landed(batch, &landed);
+        let Some(back) = self.store_landed(batch, &landed) else {
+            // What has landed stays where it is, and in the journal for the guard.
+            return 0;
+        };
         self.shared.journaled.store(0, Release);
         if !self.stub.dead && self.stub.empty_landing().is_err() {
             self.frozen = true;
@@ -282,15 +276,21 @@ impl Keeper {
         Some(pages)
     }
 
+    /// Whether a page is in the journal while nothing is evicted: its content could not be read.
+    pub fn is_unread(&self, page: u64) -> bool {
+        let count = self.shared.journaled.load(Acquire) as usize;
+        self.shared.journal[..count.min(BATCH)].iter().any(|place| place.load(Relaxed) == page)
+    }
+
     /// Stores what has landed, and notes it. Pages that are not worth it are returned: they are in
-    /// the store like the others, and go back.
-    fn store_landed(&mut self, batch: &[u64], landed: &[bool]) -> Vec<u64> {
+    /// the store like the others, and go back. `None` if it cannot be read.
+    fn store_landed(&mut self, batch: &[u64], landed: &[bool]) -> Option<Vec<u64>> {
         let mut back = Vec::new();
         // It can fail when the memory itself is going away, with the target.
         let Some(contents) = self.landed_pages(landed) else {
             self.frozen = true;
             self.figures.note = "the target's memory cannot be read any more".into();
-            return back;
+            return None;
         };
         for (index, page) in batch.iter().enumerate().filter(|(index, _)| landed[*index]) {
             let Some(space) = &mut self.spaces[0] else { break };
@@ -309,13 +309,17 @@ impl Keeper {
                 }
             };
             let (offset, len, is_worth) = place;
-            space.table.set(*page, word.out(offset, len));
+            // While a change of the mappings is under way, there is no mark.
+            let fd = space.uffd.as_raw_fd();
+            let out = word.out(offset, len);
+            let is_marked = self.stub.marks && sys::mark_absent(fd, *page, *page + PAGE).is_ok();
+            space.table.set(*page, if is_marked { out.marked() } else { out });
             space.out += 1;
             if !is_worth {
                 self.figures.incompressible_pages += 1;
                 back.push(*page);
             }
         }
-        back
+        Some(back)
     }
 }

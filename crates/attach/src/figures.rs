@@ -1,9 +1,10 @@
 //! What is told of a process that is attached to.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// What was counted, and what stands; `terrace status` shows it.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
 pub struct Figures {
     /// Process id.
     pub pid: i32,
@@ -15,11 +16,25 @@ pub struct Figures {
     pub stub: i32,
     /// Name of the program.
     pub program: String,
-    /// What its memory may take, bytes.
+    /// The limit as it was asked for: `--dram 200M`.
+    pub limit: String,
+    /// What its memory may take now, bytes; the highest number there is before that is known.
     pub budget_bytes: u64,
+    /// Where pages go, as `--tiers` has it.
+    pub tier: String,
+    /// For how long a thread stood still when it was attached to, us.
+    pub stopped_us: u64,
+    /// For how long threads waited for pages and for events, us, estimated.
+    pub waited_us: u64,
+    /// The most memory that it took while it was attached to, bytes.
+    pub peak_bytes: u64,
+    /// How long it took to bring everything back, ms; 0 before that.
+    pub detached_ms: u64,
     /// Resident anonymous memory, bytes.
     pub resident_bytes: u64,
-    /// Data that is in the store, bytes.
+    /// Shared memory of it, bytes: only `--outside` moves that.
+    pub shared_bytes: u64,
+    /// Data that is in the store, bytes; with `--outside` in swap.
     pub out_bytes: u64,
     /// Memory that the store takes, bytes.
     pub store_bytes: u64,
@@ -49,4 +64,11 @@ pub struct Figures {
     pub stale_pages: u64,
     /// What there is to say; empty if nothing.
     pub note: String,
+}
+
+impl Figures {
+    /// DRAM that its data takes, in the process and in the keeper, bytes.
+    pub fn physical_bytes(&self) -> u64 {
+        self.resident_bytes + self.store_bytes + self.overhead_bytes
+    }
 }

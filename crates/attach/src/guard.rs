@@ -4,18 +4,90 @@
 //! journal are the keeper's own; what it has in private memory may be old, so it is made anew from
 //! those. It stores nothing and frees nothing in the store.
 
-use crate::keeper::{Keeper, MESSAGES, SPACES, Space};
+use crate::inject::{Injection, Traced};
+use crate::state::{Keeper, MESSAGES, SPACES, Shared, Space};
+use crate::stop::stop_any_thread;
 use crate::sys::{self, Message, PAGE};
 use crate::table::{ADDRESSES, Table};
+use anyhow::{Result, bail};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::atomic::Ordering::*;
 
+/// The process that lets the target go if the keeper is killed before there is a guard. It ends
+/// with this value.
+pub struct Rescuer(i32);
+
+impl Rescuer {
+    pub fn begin(target: i32, shared: &'static Shared) -> Result<Self> {
+        let keeper = sys::pidfd_open(std::process::id() as i32)?;
+        // From its beginning it has another name, for those who kill by names.
+        set_name(c"terrace-guard");
+        // SAFETY: this process has one thread, so every lock is free in the child.
+        let forked = unsafe { libc::fork() };
+        if forked != 0 {
+            set_name(c"terrace-keeper");
+        }
+        match forked {
+            -1 => bail!("cannot make a process: {}", std::io::Error::last_os_error()),
+            0 => {
+                while !sys::wait_readable(keeper.as_raw_fd(), -1) {}
+                if is_first(shared) {
+                    rescue(target, &shared.injection);
+                }
+                // SAFETY: ends the process; nothing of the keeper's is to be undone.
+                unsafe { libc::_exit(0) }
+            }
+            pid => Ok(Rescuer(pid)),
+        }
+    }
+}
+
+/// Whether the keeper was killed, and nobody else does what is left to do.
+fn is_first(shared: &Shared) -> bool {
+    shared.done.load(Acquire) == 0 && shared.rescued.swap(1, AcqRel) == 0
+}
+
+impl Drop for Rescuer {
+    fn drop(&mut self) {
+        let _ = sys::kill(self.0, libc::SIGKILL);
+        // SAFETY: a child of ours.
+        unsafe { libc::waitpid(self.0, std::ptr::null_mut(), 0) };
+    }
+}
+
+/// Names this process.
+pub fn set_name(name: &std::ffi::CStr) {
+    // SAFETY: the name ends with a NUL.
+    unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
+}
+
+/// Leaves a process to which attaching was begun as it was before. Nothing is evicted yet.
+pub fn rescue(target: i32, injection: &'static Injection) {
+    let base = injection.base.load(Acquire);
+    if base != 0 {
+        crate::stub::end_unknown(target, base);
+    }
+    let traced = match injection.is_under_way() {
+        true => Traced::adopt(target, injection),
+        false if base == 0 => return,
+        false => injection.prepare(target).and_then(|()| stop_any_thread(target, injection)),
+    };
+    if let Ok(mut traced) = traced {
+        if base != 0 {
+            // It may have begun a stub since.
+            crate::stub::end_unknown(target, base);
+            let _ = crate::stub::unmap(&mut traced, target, base);
+        }
+        // This puts the program's bytes back. Without a hold of the thread they stay replaced: it
+        // may be just there, and would begin the program anew.
+        let _ = traced.release();
+    }
+}
+
 /// The guard's life.
 pub fn main(keeper: &mut Keeper, pidfd: i32) -> ! {
-    // SAFETY: the name ends with a NUL.
-    unsafe { libc::prctl(libc::PR_SET_NAME, c"terrace-guard".as_ptr()) };
     while !sys::wait_readable(pidfd, -1) {}
-    if keeper.shared.done.load(Acquire) == 0 {
+    if is_first(keeper.shared) {
         take_over(keeper);
     }
     // SAFETY: ends the process; nothing of the keeper's is to be undone by destructors.
@@ -63,7 +135,8 @@ fn open_spaces(keeper: &mut Keeper) {
             std::mem::forget(uffd);
             continue;
         };
-        let out = table.known(0, ADDRESSES).filter(|(_, word)| word.is_out()).count() as u64;
+        let out =
+            table.known(0, ADDRESSES).filter(|(_, word)| word.slot().is_some()).count() as u64;
         keeper.spaces[number] = Some(Space { uffd, table, out, there: -1 });
     }
 }
@@ -78,7 +151,7 @@ fn take_landed(keeper: &mut Keeper) {
         let page = keeper.shared.journal[index].load(Relaxed);
         let word = space.table.get(page);
         // What is in the store already was noted before the journal was closed.
-        if !word.is_out() {
+        if word.slot().is_none() {
             let (offset, len) = keeper.store.rescue(index, content);
             space.table.set(page, word.out(offset, len));
             space.out += 1;

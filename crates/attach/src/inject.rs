@@ -1,13 +1,21 @@
 //! A stopped thread that makes system calls for us, and then goes on as if nothing had been.
 //!
 //! The thread is stopped with PTRACE_INTERRUPT, which sends no signal. Its signals are blocked
-//! meanwhile, so they come later, whole. Calls are made by the `syscall` instruction of the vDSO;
-//! no code of the target is changed. At the end the thread stops once more where the kernel
+//! meanwhile, so they come later, whole. At the end the thread stops once more where the kernel
 //! restarts an interrupted system call, and gets its registers back there.
+//!
+//! Calls are made by two instructions that replace the first of the program, which never run
+//! again: `syscall`, and a jump to itself. So a thread whose tracer is killed stands at a place
+//! where nothing goes wrong. What it needs to go on is in an [`Injection`], which another process
+//! has too: that one stops the thread again and lets it go ([`Traced::adopt`]). The bytes of the
+//! program are put back once no thread can be at them.
 
 use crate::process;
 use crate::sys;
 use anyhow::{Context, Result, anyhow, bail};
+use std::cell::UnsafeCell;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::*};
 use std::time::Duration;
 
 const SYSCALL_STOP: i32 = libc::SIGTRAP | 0x80;
@@ -15,10 +23,14 @@ const EVENT_STOP: i32 = 128;
 const GETSIGMASK: i64 = 0x420a;
 const SETSIGMASK: i64 = 0x420b;
 const GET_RSEQ_CONFIGURATION: i64 = 0x420f;
-/// How long a thread may take to stop.
+/// How long a thread may take to stop that was not taken yet.
 const PATIENCE_NS: u64 = 2_000_000_000;
 /// `cs` of 64-bit code.
 const CODE_64: u64 = 0x33;
+/// `syscall`, and a jump to itself.
+const GADGET: [u8; 4] = [0x0f, 0x05, 0xeb, 0xfe];
+/// Where the jump is.
+const SPIN: u64 = 2;
 
 fn ptrace(request: i64, tid: i32, address: u64, data: u64) -> Result<i64> {
     // SAFETY: pointers given here are to structures that the request reads or fills.
@@ -29,46 +41,205 @@ fn ptrace(request: i64, tid: i32, address: u64, data: u64) -> Result<i64> {
     Ok(result)
 }
 
+/// What another process needs to let a stopped thread go, should its tracer be killed. All zero is
+/// a valid value: nobody is stopped.
+#[repr(C)]
+pub struct Injection {
+    /// The stopped thread; 0 without one. Written after the rest.
+    tid: AtomicI32,
+    /// Where [`GADGET`] was written, and what was there; 0 where nothing was.
+    gadget: AtomicU64,
+    replaced: AtomicU32,
+    /// Whether the replaced page was the file's own.
+    was_file: AtomicU32,
+    /// Where the stub's memory begins ([`crate::stub`]); 0 before it is mapped.
+    pub base: AtomicU64,
+    mask: AtomicU64,
+    registers: UnsafeCell<libc::user_regs_struct>,
+}
+
+// SAFETY: the registers are written by the tracer before `tid`, and read by another process only
+// after the tracer has ended.
+unsafe impl Sync for Injection {}
+
+impl Injection {
+    /// Whether a thread was stopped when the tracer ended.
+    pub fn is_under_way(&self) -> bool {
+        self.tid.load(Acquire) != 0
+    }
+
+    /// Looks for the place of the two instructions, before a thread is stopped.
+    pub fn prepare(&self, pid: i32) -> Result<()> {
+        let entry = process::entry(pid)?;
+        // Otherwise another process noted what was there, and may have been killed since.
+        if self.gadget.load(Acquire) != entry {
+            let bytes = read_code(pid, entry)?;
+            self.replaced.store(u32::from_ne_bytes(bytes), Relaxed);
+            self.was_file.store(u32::from(process::is_file_page(pid, entry)), Relaxed);
+            self.gadget.store(entry, Release);
+        }
+        Ok(())
+    }
+
+    /// Writes the two instructions, while a thread is stopped.
+    fn write_gadget(&self, pid: i32) -> Result<u64> {
+        let entry = self.gadget.load(Acquire);
+        let there = read_code(pid, entry)?;
+        if there != GADGET && there != self.replaced.load(Relaxed).to_ne_bytes() {
+            bail!("the process has just executed another program: try again");
+        }
+        process::memory(pid)?
+            .write_all_at(&GADGET, entry)
+            .context("the target's code cannot be written (proc_mem.force_override)")?;
+        Ok(entry)
+    }
+
+    /// Puts the program's bytes back where the two instructions stand: another program may have
+    /// been executed since. The page that the kernel copied for that purpose, if any.
+    pub fn put_back(&self, pid: i32) -> Option<u64> {
+        let entry = self.gadget.load(Acquire);
+        if entry == 0 {
+            return None;
+        }
+        if read_code(pid, entry).ok()? != GADGET {
+            self.gadget.store(0, Release);
+            return None;
+        }
+        let bytes = self.replaced.load(Relaxed).to_ne_bytes();
+        process::memory(pid).and_then(|memory| Ok(memory.write_all_at(&bytes, entry)?)).ok()?;
+        self.gadget.store(0, Release);
+        let in_page = entry % sys::PAGE + GADGET.len() as u64 <= sys::PAGE;
+        (self.was_file.load(Relaxed) == 1 && in_page).then_some(entry / sys::PAGE * sys::PAGE)
+    }
+}
+
+fn read_code(pid: i32, at: u64) -> Result<[u8; 4]> {
+    let mut bytes = [0; 4];
+    let read = process::memory(pid)?.read_exact_at(&mut bytes, at);
+    read.context("cannot read the program's begin")?;
+    Ok(bytes)
+}
+
 /// A thread that is stopped.
 pub struct Traced {
+    pid: i32,
     tid: i32,
     saved: libc::user_regs_struct,
     mask: u64,
     instruction: u64,
+    record: Option<&'static Injection>,
     /// When it was stopped, ns.
     pub since_ns: u64,
     ended: bool,
+    /// Whether it was taken to where calls are made: it is waited for without end then, as without
+    /// its tracer it would not go on.
+    is_taken: bool,
+    copied_page: Option<u64>,
 }
 
 impl Traced {
-    /// Stops a thread of a process.
-    pub fn stop(pid: i32, tid: i32) -> Result<Self> {
-        let instruction = process::syscall_instruction(pid)?;
-        let options = libc::PTRACE_O_TRACESYSGOOD as u64;
-        ptrace(libc::PTRACE_SEIZE as i64, tid, 0, options)
-            .with_context(|| format!("thread {tid} of {pid} cannot be stopped"))?;
-        // SAFETY: plain data, filled below before it is used.
-        let saved = unsafe { std::mem::zeroed() };
-        let mut traced =
-            Traced { tid, saved, mask: 0, instruction, since_ns: sys::now_ns(), ended: false };
+    /// Stops a thread of the target. What it needs to go on is noted in the record, which is
+    /// prepared.
+    pub fn stop(pid: i32, tid: i32, record: &'static Injection) -> Result<Self> {
+        let mut traced = Traced::seize(pid, tid)?;
         for _ in 0..100 {
-            traced.since_ns = sys::now_ns();
-            ptrace(libc::PTRACE_INTERRUPT as i64, tid, 0, 0)?;
-            traced.wait_for_event_stop()?;
-            traced.saved = traced.registers()?;
-            if traced.saved.cs != CODE_64 {
-                bail!("thread {tid} runs 32-bit code: only 64-bit programs can be attached to");
-            }
-            if !traced.in_restartable_sequence() {
-                let mask = &raw mut traced.mask as u64;
-                ptrace(GETSIGMASK, tid, 8, mask)?;
-                ptrace(SETSIGMASK, tid, 8, &raw const ALL as u64)?;
+            traced.interrupt()?;
+            let begin = record.gadget.load(Acquire);
+            let begins = (begin..begin + 16).contains(&traced.saved.rip);
+            if !begins && !traced.in_restartable_sequence() {
+                traced.take(record)?;
                 return Ok(traced);
             }
             ptrace(libc::PTRACE_CONT as i64, tid, 0, 0)?;
             std::thread::sleep(Duration::from_micros(200));
         }
-        bail!("thread {tid} is always in a restartable sequence: try again")
+        bail!("thread {tid} is always where it cannot be interrupted: try again")
+    }
+
+    /// Stops the stub, whose registers nobody needs.
+    pub fn stop_stub(pid: i32) -> Result<Self> {
+        let mut traced = Traced::seize(pid, pid)?;
+        traced.instruction = process::syscall_instruction(pid)?;
+        traced.interrupt()?;
+        Ok(traced)
+    }
+
+    /// Stops the thread that a record names, after its tracer has ended. If it stands where calls
+    /// are made it will go on where it was before that.
+    pub fn adopt(pid: i32, record: &'static Injection) -> Result<Self> {
+        let tid = record.tid.load(Acquire);
+        let mut traced = Traced::seize(pid, tid)?;
+        traced.is_taken = true;
+        traced.interrupt()?;
+        traced.record = Some(record);
+        let (gadget, base) = (record.gadget.load(Acquire), record.base.load(Acquire));
+        let at = traced.saved.rip;
+        let is_at = |begin: u64, bytes: u64| begin != 0 && (begin..begin + bytes).contains(&at);
+        if !is_at(gadget, GADGET.len() as u64) && !is_at(base, sys::PAGE) {
+            // The tracer had not begun, or was done.
+            traced.take(record)?;
+            return Ok(traced);
+        }
+        traced.instruction = gadget;
+        let waits_for = traced.saved.rax as i64;
+        traced.mask = record.mask.load(Relaxed);
+        // SAFETY: the tracer, which wrote it, has ended.
+        traced.saved = unsafe { *record.registers.get() };
+        if is_at(base, sys::PAGE) && waits_for > 0 {
+            // The intermediate process between target and stub is still to be waited for.
+            let options = (libc::__WALL | libc::WNOHANG) as u64;
+            traced.call([libc::SYS_wait4 as u64, waits_for as u64, 0, options, 0, 0, 0])?;
+        }
+        Ok(traced)
+    }
+
+    fn seize(pid: i32, tid: i32) -> Result<Self> {
+        let options = libc::PTRACE_O_TRACESYSGOOD as u64;
+        ptrace(libc::PTRACE_SEIZE as i64, tid, 0, options)
+            .with_context(|| format!("thread {tid} of {pid} cannot be stopped"))?;
+        // SAFETY: plain data, filled before it is used.
+        let saved = unsafe { std::mem::zeroed() };
+        let since_ns = sys::now_ns();
+        Ok(Traced {
+            pid,
+            tid,
+            saved,
+            mask: 0,
+            instruction: 0,
+            record: None,
+            since_ns,
+            ended: false,
+            is_taken: false,
+            copied_page: None,
+        })
+    }
+
+    fn interrupt(&mut self) -> Result<()> {
+        self.since_ns = sys::now_ns();
+        ptrace(libc::PTRACE_INTERRUPT as i64, self.tid, 0, 0)?;
+        self.wait_for_event_stop()?;
+        self.saved = self.registers()?;
+        if self.saved.cs != CODE_64 {
+            bail!("thread {} runs 32-bit code: only 64-bit programs can be attached to", self.tid);
+        }
+        Ok(())
+    }
+
+    /// Takes the stopped thread to where calls are made. Its signals are blocked only there.
+    fn take(&mut self, record: &'static Injection) -> Result<()> {
+        ptrace(GETSIGMASK, self.tid, 8, &raw mut self.mask as u64)?;
+        record.mask.store(self.mask, Relaxed);
+        // SAFETY: this process is the only one that uses the record while it lives.
+        unsafe { *record.registers.get() = self.saved };
+        record.tid.store(self.tid, Release);
+        self.record = Some(record);
+        self.is_taken = true;
+        self.instruction = record.write_gadget(self.pid)?;
+        let mut registers = self.saved;
+        registers.orig_rax = u64::MAX;
+        registers.rip = self.instruction + SPIN;
+        self.set_registers(&registers)?;
+        ptrace(SETSIGMASK, self.tid, 8, &raw const ALL as u64).map(drop)
     }
 
     /// Whether the thread is inside of code that the kernel restarts if it is interrupted (rseq):
@@ -110,7 +281,7 @@ impl Traced {
                 bail!("the process has ended");
             }
             let waited = sys::now_ns() - started;
-            if waited > PATIENCE_NS {
+            if waited > PATIENCE_NS && !self.is_taken {
                 bail!("thread {} does not stop: it waits in the kernel for a device", self.tid);
             }
             if waited > 200_000 {
@@ -202,26 +373,32 @@ impl Traced {
         let _ = ptrace(libc::PTRACE_DETACH as i64, self.tid, 0, 0);
     }
 
-    /// Lets the thread go on where it was stopped. How long it stood, ns.
-    pub fn release(mut self) -> Result<u64> {
+    /// Lets the thread go on where it was stopped. How long it stood, ns, and the page of code that
+    /// the kernel has copied for us, if any.
+    pub fn release(mut self) -> Result<(u64, Option<u64>)> {
         self.go_on()?;
-        Ok(sys::now_ns() - self.since_ns)
+        Ok((sys::now_ns() - self.since_ns, self.copied_page))
     }
 
     fn go_on(&mut self) -> Result<()> {
         if std::mem::replace(&mut self.ended, true) {
             return Ok(());
         }
+        let Some(record) = self.record else {
+            return ptrace(libc::PTRACE_DETACH as i64, self.tid, 0, 0).map(drop);
+        };
         // Where a signal would be delivered, the kernel restarts an interrupted call, by the
         // registers of that moment; after a call of ours it would not.
         ptrace(libc::PTRACE_INTERRUPT as i64, self.tid, 0, 0)?;
         ptrace(libc::PTRACE_CONT as i64, self.tid, 0, 0)?;
         self.wait_for_event_stop()?;
-        self.set_registers(&self.saved)?;
         ptrace(SETSIGMASK, self.tid, 8, &raw const self.mask as u64)?;
+        self.set_registers(&self.saved)?;
+        self.copied_page = record.put_back(self.pid);
         ptrace(libc::PTRACE_DETACH as i64, self.tid, 0, 0)
-            .map(drop)
-            .map_err(|error| anyhow!("cannot let thread {} go: {error:#}", self.tid))
+            .map_err(|error| anyhow!("cannot let thread {} go: {error:#}", self.tid))?;
+        record.tid.store(0, Release);
+        Ok(())
     }
 }
 

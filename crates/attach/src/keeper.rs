@@ -1,99 +1,27 @@
 //! The keeper: the process outside that serves, evicts, and in the end brings everything back.
 
 use crate::channel::{Channel, Request};
-use crate::evict::Hand;
 use crate::figures::Figures;
-use crate::inject::Traced;
+use crate::guard::Rescuer;
+use crate::inject::{Injection, Traced};
+use crate::limit::{Limit, Look};
 use crate::process;
+use crate::state::{Children, Hand, Keeper, Shared, Space};
+use crate::stop::stop_any_thread;
 use crate::store::Store;
-use crate::stub::{BATCH, Stub};
-use crate::sys::{self, Message};
+use crate::stub::{HELD, Stub};
+use crate::sys;
 use crate::table::{ADDRESSES, Table};
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, bail};
 use std::collections::VecDeque;
 use std::fs::File;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::*};
+use std::os::fd::AsRawFd;
+use std::sync::atomic::Ordering::*;
 
-/// Address spaces at a time: the target's, and those of forked children with pages out.
-pub const SPACES: usize = 512;
 /// How often memory is measured where nothing happens.
 const TICK_MS: i32 = 20;
 /// How often it is looked at who still lives.
 const LOOK_MS: u64 = 250;
-
-/// What keeper and guard both need to know.
-#[repr(C)]
-pub struct Shared {
-    /// 1 when the keeper has left as it should.
-    pub done: AtomicU32,
-    /// How many pages of the journal count.
-    pub journaled: AtomicU32,
-    /// Addresses of the pages that are asked to land: the first lands first.
-    pub journal: [AtomicU64; BATCH],
-    /// The address spaces in use.
-    pub spaces: [SharedSpace; SPACES],
-    /// The address space whose messages are in the buffer, and how many of them were applied.
-    pub reading: AtomicU32,
-    pub applied: AtomicU32,
-    /// The kernel writes messages here, so that none is lost with the process that read it.
-    pub messages: std::cell::UnsafeCell<[Message; MESSAGES]>,
-}
-/// Messages that are read at a time.
-pub const MESSAGES: usize = 64;
-
-// SAFETY: the messages are used by one process at a time: the keeper, and after its end the guard.
-unsafe impl Sync for Shared {}
-
-/// Descriptors of one address space.
-#[repr(C)]
-pub struct SharedSpace {
-    /// 1 while in use: written last.
-    pub used: AtomicU32,
-    pub uffd: AtomicI32,
-    pub table: AtomicI32,
-}
-
-impl Shared {
-    fn new() -> Result<&'static Shared> {
-        let file = sys::memory_file(c"terrace-shared", size_of::<Shared>() as u64)?;
-        let at = sys::map_shared(file.as_raw_fd(), size_of::<Shared>() as u64)?;
-        // SAFETY: mapped for ever, zeroed, aligned to a page; all zero is a valid value.
-        Ok(unsafe { &*at.cast() })
-    }
-}
-
-/// One address space: its userfaultfd and its pages.
-pub struct Space {
-    pub uffd: OwnedFd,
-    pub table: Table,
-    /// Pages in the store.
-    pub out: u64,
-    /// The userfaultfd's number in the stub, of a child.
-    pub there: i32,
-}
-
-/// Everything about one attached process.
-pub struct Keeper {
-    pub target: i32,
-    pub stub: Stub,
-    pub spaces: Vec<Option<Space>>,
-    pub store: Store,
-    pub shared: &'static Shared,
-    pub pagemap: File,
-    pub memory: File,
-    pub queue: VecDeque<(usize, u64)>,
-    pub hand: Hand,
-    pub figures: Figures,
-    /// Why nothing more is evicted, once that is so.
-    pub frozen: bool,
-    pidfd: OwnedFd,
-    pub guard: Option<(i32, OwnedFd)>,
-    channel: Channel,
-    looked_ms: u64,
-    /// The target has ended or executes another program: only its children are served.
-    over: bool,
-}
 
 /// What was done to attach.
 #[derive(Debug, Default)]
@@ -104,27 +32,25 @@ pub struct Attached {
 
 impl Keeper {
     /// Attaches to a process that was checked.
-    pub fn attach(target: i32, budget: u64, channel: Channel) -> Result<(Self, Attached)> {
+    pub fn attach(target: i32, limit: Limit, channel: Channel) -> Result<(Self, Attached)> {
         let pidfd = sys::pidfd_open(target).context("the process has ended")?;
         let open = |file: &str| {
-            File::open(format!("/proc/{target}/{file}"))
+            File::open(format!("/proc/{}/{file}", process::with_memory(target)))
                 .with_context(|| format!("cannot open /proc/{target}/{file}"))
         };
         let (pagemap, memory) = (open("pagemap")?, open("mem")?);
-        let (store, table, shared) = (Store::new()?, Table::new()?, Shared::new()?);
-        let mut traced = stop_any_thread(target)?;
-        let planted = Stub::plant(&mut traced, target);
-        let stopped_ns = traced.release()?;
-        let mut stub = planted?;
-        let number = process::number_there(target).context("the process has ended")?;
-        let armed = stub.hold().and_then(|()| stub.confine(number));
-        if let Err(error) = armed {
-            stub.uproot()?;
-            return Err(error);
-        }
+        let (store, table, shared) = (Store::new(limit.codec)?, Table::new()?, Shared::new()?);
+        let rescuer = Rescuer::begin(target, shared)?;
+        let (stub, stopped_ns) = match plant(target, &shared.injection) {
+            Ok(planted) => planted,
+            Err(error) => {
+                crate::guard::rescue(target, &shared.injection);
+                return Err(error);
+            }
+        };
         let attached = Attached { stopped_ns, stub: stub.pid };
         let uffd = stub.uffd.try_clone()?;
-        let keeper = Keeper {
+        let mut keeper = Keeper {
             target,
             stub,
             spaces: vec![Some(Space { uffd, table, out: 0, there: -1 })],
@@ -133,13 +59,22 @@ impl Keeper {
             pagemap,
             memory,
             queue: VecDeque::new(),
+            discards: VecDeque::new(),
+            later: Vec::new(),
             hand: Hand::default(),
             figures: Figures {
                 pid: target,
                 program: process::name(target),
-                budget_bytes: budget,
+                budget_bytes: limit.dram_bytes.unwrap_or(u64::MAX),
+                limit: limit.text.clone(),
+                tier: limit.tier.clone(),
+                stopped_us: stopped_ns / 1000,
                 ..Figures::default()
             },
+            limit,
+            children: Children::default(),
+            has_looked: false,
+            limited_ms: 0,
             frozen: false,
             pidfd,
             guard: None,
@@ -148,6 +83,8 @@ impl Keeper {
             over: false,
         };
         keeper.share_space(0);
+        keeper.keep_guard();
+        drop(rescuer);
         Ok((keeper, attached))
     }
 
@@ -164,12 +101,14 @@ impl Keeper {
     /// Serves and evicts until told to leave, or until nobody needs it.
     pub fn run(&mut self) -> Result<()> {
         loop {
-            self.wait(TICK_MS);
+            self.wait(if self.later.is_empty() { TICK_MS } else { 1 });
             self.pump();
+            self.settle_discards();
             while let Some(mut request) = self.channel.next() {
                 match request.text.as_str() {
                     "detach" => {
                         let left = self.leave();
+                        self.report();
                         request.answer(&match &left {
                             Ok(ms) => format!("ok {ms}"),
                             Err(error) => format!("error {error:#}"),
@@ -181,10 +120,39 @@ impl Keeper {
                 }
             }
             if self.look_around() {
+                self.report();
                 return Ok(());
             }
+            self.follow();
             self.keep_budget();
         }
+    }
+
+    /// Asks for the limit where it follows what is lost.
+    fn follow(&mut self) {
+        let now_ms = sys::now_ns() / 1_000_000;
+        if self.limit.follow.is_none() || now_ms - self.limited_ms < LOOK_MS {
+            return;
+        }
+        self.limited_ms = now_ms;
+        self.measure();
+        let figures = &self.figures;
+        let physical = figures.physical_bytes();
+        let look = Look {
+            now_s: now_ms as f64 / 1e3,
+            data: figures.resident_bytes + figures.out_bytes,
+            physical,
+            waited_s: figures.waited_us as f64 / 1e6,
+        };
+        self.figures.budget_bytes = self.limit.now(look);
+    }
+
+    /// Writes the figures where they were asked for.
+    fn report(&self) {
+        let Some(file) = &self.limit.report else { return };
+        let text = serde_json::to_string_pretty(&self.figures).unwrap_or_default();
+        // Nobody is there who could be told.
+        let _ = std::fs::write(file, text + "\n");
     }
 
     fn tell(&mut self, request: &mut Request) {
@@ -197,17 +165,9 @@ impl Keeper {
 
     /// Waits until there is something to do, at most some milliseconds.
     fn wait(&self, milliseconds: i32) {
-        let mut polls: Vec<libc::pollfd> = self
-            .spaces
-            .iter()
-            .flatten()
-            .map(|space| space.uffd.as_raw_fd())
-            .chain([self.channel.descriptor()])
-            .chain((!self.over).then_some(self.pidfd.as_raw_fd()))
-            .map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 })
-            .collect();
-        // SAFETY: the structures are writable, and as many as is said.
-        unsafe { libc::poll(polls.as_mut_ptr(), polls.len() as u64, milliseconds) };
+        let spaces = self.spaces.iter().flatten().map(|space| space.uffd.as_raw_fd());
+        let target = (!self.over).then_some(self.pidfd.as_raw_fd());
+        sys::wait_for_any(spaces.chain(self.channel.descriptors()).chain(target), milliseconds);
     }
 
     /// Looks who has ended. Whether nothing is left to do.
@@ -218,19 +178,22 @@ impl Keeper {
             return false;
         }
         self.looked_ms = now_ms;
+        self.stub.dead = self.stub.has_ended();
         self.keep_guard();
+        self.look_at_children();
         for number in 1..self.spaces.len() {
             let Some(space) = &self.spaces[number] else { continue };
             let probe = sys::zero_page(space.uffd.as_raw_fd(), sys::PAGE);
-            if space.out == 0 || probe == Err(libc::ESRCH) {
+            // After the stub's death a descriptor that it held stays open: faults still come.
+            let is_held = !self.over && self.stub.dead && space.there >= 0;
+            if space.out == 0 && !is_held || probe == Err(libc::ESRCH) {
                 self.drop_space(number);
             }
         }
         if !self.over && self.has_left() && !self.memory_is_shared() {
             self.over = true;
             // The memory lives as long as the stub.
-            let _ = sys::kill(self.stub.pid, libc::SIGKILL);
-            self.stub.dead = true;
+            self.stub.kill();
             self.drop_space(0);
         }
         self.over && self.spaces.iter().all(Option::is_none) && {
@@ -240,12 +203,14 @@ impl Keeper {
         }
     }
 
-    /// Whether the target has ended or executes another program.
+    /// Whether the target has ended or executes another program. Its main thread may have ended
+    /// before the others.
     fn has_left(&self) -> bool {
         if sys::wait_readable(self.pidfd.as_raw_fd(), 0) {
             return true;
         }
-        !self.stub.dead && sys::shares_memory(self.stub.pid, self.target) == Some(false)
+        !self.stub.has_ended()
+            && process::has_other_memory(self.stub.pid, process::with_memory(self.target))
     }
 
     /// Whether a process besides the stub has the target's memory: one made by vfork, or by clone
@@ -253,7 +218,7 @@ impl Keeper {
     fn memory_is_shared(&self) -> bool {
         process::all()
             .filter(|pid| *pid != self.stub.pid)
-            .any(|pid| sys::shares_memory(self.stub.pid, pid) == Some(true))
+            .any(|pid| sys::shares_memory(self.stub.pid, process::with_memory(pid)) == Some(true))
     }
 
     /// Forgets an address space whose pages are all back, or which is no more.
@@ -261,17 +226,19 @@ impl Keeper {
         let Some(space) = self.spaces[number].take() else { return };
         self.shared.spaces[number].used.store(0, Release);
         if space.out > 0 {
-            for (_, word) in space.table.known(0, ADDRESSES) {
-                if let crate::table::State::Out(offset, _) = word.state() {
-                    self.store.release(offset);
-                }
-            }
+            let slots = space.table.known(0, ADDRESSES).filter_map(|(_, word)| word.slot());
+            slots.for_each(|offset| self.store.release(offset));
         }
         if space.there >= 0 && !self.stub.dead {
+            if number < HELD {
+                self.stub.let_go(number);
+            }
             let close = [libc::SYS_close as u64, space.there as u64, 0, 0, 0, 0, 0];
             let _ = self.stub.calls(&[close], &mut []);
         }
         self.queue.retain(|(of, _)| *of != number);
+        self.later.retain(|(of, _)| *of != number);
+        self.discards.retain(|discard| discard.space != number);
     }
 
     /// Makes a guard where there is none.
@@ -286,11 +253,15 @@ impl Keeper {
         }
         let keeper = sys::pidfd_open(std::process::id() as i32);
         let Ok(keeper) = keeper else { return };
+        crate::guard::set_name(c"terrace-guard");
         // SAFETY: as fork, with the descriptors shared; this process has one thread, so every lock
         // is free in the child.
         let pid = unsafe {
             libc::syscall(libc::SYS_clone, libc::CLONE_FILES | libc::SIGCHLD, 0, 0, 0, 0)
         };
+        if pid != 0 {
+            crate::guard::set_name(c"terrace-keeper");
+        }
         match pid {
             0 => crate::guard::main(self, keeper.as_raw_fd()),
             1.. => {
@@ -315,6 +286,9 @@ impl Keeper {
         let started = sys::now_ns();
         self.frozen = true;
         self.restore_everything();
+        if self.shared.journaled.load(Acquire) > 0 && !self.over {
+            bail!("pages on their way out cannot be read: who touches them waits");
+        }
         for number in 1..self.spaces.len() {
             self.drop_space(number);
         }
@@ -330,19 +304,28 @@ impl Keeper {
         self.drop_space(0);
         self.shared.done.store(1, Release);
         self.end_guard();
-        Ok((sys::now_ns() - started) / 1_000_000)
+        self.figures.detached_ms = (sys::now_ns() - started) / 1_000_000;
+        Ok(self.figures.detached_ms)
     }
 
     fn uproot(&mut self) -> Result<()> {
         if !self.stub.dead && self.stub.uproot().is_ok() {
             return Ok(());
         }
+        self.stub.kill();
         if sys::wait_readable(self.pidfd.as_raw_fd(), 0) {
             return Ok(());
         }
-        let mut traced = stop_any_thread(self.target)?;
-        self.stub.unmap_by(&mut traced)?;
-        traced.release().map(drop)
+        let injection = &self.shared.injection;
+        let mut traced = if injection.is_under_way() {
+            Traced::adopt(self.target, injection)?
+        } else {
+            injection.prepare(self.target)?;
+            stop_any_thread(self.target, injection)?
+        };
+        let unmapped = self.stub.unmap_by(&mut traced, self.target);
+        traced.release()?;
+        unmapped
     }
 
     /// Measures: what is resident, what is out.
@@ -352,24 +335,28 @@ impl Keeper {
         figures.guard = self.guard.as_ref().map_or(0, |(pid, _)| *pid);
         figures.stub = self.stub.pid;
         figures.resident_bytes = process::resident_anonymous(self.target).unwrap_or(0);
+        figures.shared_bytes = process::status_kib(self.target, "RssShmem").unwrap_or(0) << 10;
         figures.store_bytes = self.store.bytes();
         let spaces = || self.spaces.iter().flatten();
         figures.overhead_bytes = spaces().map(|space| space.table.bytes()).sum();
         figures.out_bytes = self.spaces[0].as_ref().map_or(0, |space| space.out * sys::PAGE);
+        figures.peak_bytes = figures.peak_bytes.max(figures.physical_bytes());
         figures.children = spaces().count() - usize::from(self.spaces[0].is_some());
     }
 }
 
-/// Stops a thread of a process: the main thread, or another where that one has ended or hangs.
-fn stop_any_thread(pid: i32) -> Result<Traced> {
-    let main = Traced::stop(pid, pid);
-    let Err(first) = main else { return main };
-    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).context("the process has ended")?;
-    let tids = tasks.flatten().filter_map(|task| task.file_name().to_str()?.parse().ok());
-    for tid in tids.filter(|tid: &i32| *tid != pid) {
-        if let Ok(traced) = Traced::stop(pid, tid) {
-            return Ok(traced);
-        }
+/// Puts a stub into a process, and takes hold of it. How long a thread stood still, ns.
+fn plant(target: i32, injection: &'static Injection) -> Result<(Stub, u64)> {
+    injection.prepare(target)?;
+    let mut traced = stop_any_thread(target, injection)?;
+    let planted = Stub::plant(&mut traced, target, injection);
+    let (stopped_ns, copy) = traced.release()?;
+    planted?;
+    let mut stub = Stub::find(target, injection)?;
+    let number = process::number_there(target).context("the process has ended")?;
+    stub.hold().and_then(|()| stub.confine(number))?;
+    if let Some(page) = copy {
+        stub.drop_copy(page);
     }
-    Err(anyhow!("{first:#}"))
+    Ok((stub, stopped_ns))
 }

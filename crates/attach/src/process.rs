@@ -1,8 +1,9 @@
 //! What /proc says of a process.
 
-use crate::sys::PAGE;
+use crate::sys::{self, PAGE};
 use anyhow::{Context, Result, bail};
 use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{FileExt, MetadataExt};
 
 /// A mapping, as `/proc/PID/maps` has it.
@@ -12,14 +13,61 @@ pub struct Mapping {
     pub end: u64,
     /// Private, anonymous, readable and writable, not executable, and no stack that grows.
     pub is_data: bool,
+    /// Shared memory: of `mmap`, System V, memfd or a file in /dev/shm.
+    pub is_shared: bool,
     pub name: String,
+}
+
+/// The threads of a process.
+pub fn threads(pid: i32) -> Vec<i32> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    tasks.filter_map(|task| task.file_name().to_str()?.parse().ok()).collect()
+}
+
+/// Whether a thread still has its memory, which it gives up early when it ends.
+fn has_memory(tid: i32) -> bool {
+    status_line(tid, "VmSize").is_some()
+}
+
+/// A thread that has the memory of its process: the main thread, or another where that has ended.
+pub fn with_memory(pid: i32) -> i32 {
+    if has_memory(pid) {
+        return pid;
+    }
+    threads(pid).into_iter().find(|tid| has_memory(*tid)).unwrap_or(pid)
+}
+
+/// Whether two threads have different memories. One that is ending has none.
+pub fn has_other_memory(a: i32, b: i32) -> bool {
+    // A thread that has memory afterwards had it when both were compared.
+    sys::shares_memory(a, b) == Some(false) && has_memory(a) && has_memory(b)
+}
+
+/// The ranges that a forked child finds empty (MADV_WIPEONFORK): start and end.
+pub fn wiped_in_children(pid: i32) -> Vec<(u64, u64)> {
+    let pid = with_memory(pid);
+    let Ok(file) = File::open(format!("/proc/{pid}/smaps")) else { return Vec::new() };
+    let (mut wiped, mut range) = (Vec::new(), (0, 0));
+    for line in BufReader::new(file).split(b'\n').map_while(Result::ok) {
+        let line = String::from_utf8_lossy(&line);
+        if let Some(mapping) = mapping(&line) {
+            range = (mapping.start, mapping.end);
+        } else if line.starts_with("VmFlags:") && line.split(' ').any(|flag| flag == "wf") {
+            wiped.push(range);
+        }
+    }
+    wiped
 }
 
 /// The mappings of a process.
 pub fn mappings(pid: i32) -> Result<Vec<Mapping>> {
+    let pid = with_memory(pid);
     let text = fs::read_to_string(format!("/proc/{pid}/maps")).context("cannot read the maps")?;
     Ok(text.lines().filter_map(mapping).collect())
 }
+
+/// How the names of shared memory begin.
+const SHARED: [&str; 4] = ["/dev/zero", "/SYSV", "/memfd:", "/dev/shm/"];
 
 fn mapping(line: &str) -> Option<Mapping> {
     let mut fields = line.split_ascii_whitespace();
@@ -31,6 +79,7 @@ fn mapping(line: &str) -> Option<Mapping> {
     Some(Mapping {
         start: u64::from_str_radix(start, 16).ok()?,
         end: u64::from_str_radix(end, 16).ok()?,
+        is_shared: access.starts_with("rw-s") && SHARED.iter().any(|kind| name.starts_with(kind)),
         is_data: access == "rw-p" && inode == "0" && !is_named,
         name,
     })
@@ -45,8 +94,13 @@ pub fn status_line(pid: i32, name: &str) -> Option<String> {
 
 /// Resident anonymous memory, bytes.
 pub fn resident_anonymous(pid: i32) -> Option<u64> {
-    let kib: u64 = status_line(pid, "RssAnon")?.split(' ').next()?.parse().ok()?;
-    Some(kib << 10)
+    Some(status_kib(pid, "RssAnon")? << 10)
+}
+
+/// A line of `/proc/PID/status` about memory, KiB. Any thread tells it.
+pub fn status_kib(pid: i32, name: &str) -> Option<u64> {
+    let line = status_line(pid, name).or_else(|| status_line(with_memory(pid), name))?;
+    line.split(' ').next()?.parse().ok()
 }
 
 /// The field of `/proc/PID/stat` with this number, counted from 1 as in proc(5), from the third on.
@@ -71,6 +125,23 @@ fn pid_namespace(pid: i32) -> Option<u64> {
     fs::metadata(format!("/proc/{pid}/ns/pid")).ok().map(|about| about.ino())
 }
 
+/// The children of a process.
+pub fn children(pid: i32) -> Vec<i32> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let lists = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
+    let all: String = lists.collect::<Vec<_>>().join(" ");
+    all.split_ascii_whitespace().filter_map(|word| word.parse().ok()).collect()
+}
+
+/// Whether two processes run the same program.
+pub fn is_same_program(a: i32, b: i32) -> bool {
+    let file = |pid: i32| {
+        let path = format!("/proc/{}/exe", with_memory(pid));
+        fs::metadata(path).map(|file| (file.dev(), file.ino()))
+    };
+    file(a).is_ok_and(|file_a| file(b).is_ok_and(|file_b| file_a == file_b))
+}
+
 /// All processes that this process sees.
 pub fn all() -> impl Iterator<Item = i32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -83,6 +154,46 @@ pub fn find_beside(pid: i32, number: i32) -> Option<i32> {
     let is_it =
         |other: i32| number_there(other) == Some(number) && pid_namespace(other) == Some(namespace);
     if is_it(number) { Some(number) } else { all().find(|other| is_it(*other)) }
+}
+
+/// The memory of a process, to be read and written where its own access does not matter.
+pub fn memory(pid: i32) -> Result<File> {
+    let mut options = File::options();
+    let pid = with_memory(pid);
+    let memory = options.read(true).write(true).open(format!("/proc/{pid}/mem"));
+    memory.context("cannot open the memory")
+}
+
+/// Address of the program's first instruction, in memory that is code.
+pub fn entry(pid: i32) -> Result<u64> {
+    const AT_ENTRY: u64 = 9;
+    let pid = with_memory(pid);
+    let bytes = fs::read(format!("/proc/{pid}/auxv")).context("cannot read the auxv")?;
+    let word = |at: &[u8]| u64::from_ne_bytes(at.try_into().unwrap());
+    let entry = bytes
+        .chunks_exact(16)
+        .find(|pair| word(&pair[..8]) == AT_ENTRY)
+        .map(|pair| word(&pair[8..]))
+        .context("the process does not say where its program begins")?;
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).context("cannot read the maps")?;
+    let is_code = maps.lines().any(|line| {
+        mapping(line).is_some_and(|mapping| mapping.start <= entry && entry + 4 <= mapping.end)
+            && line.contains(" r-xp ")
+    });
+    if !is_code {
+        bail!("the program's first code is not in memory any more: it cannot be attached to");
+    }
+    Ok(entry)
+}
+
+/// Whether a page is a file's own, and no copy.
+pub fn is_file_page(pid: i32, address: u64) -> bool {
+    let mut entry = [0; 8];
+    let pid = with_memory(pid);
+    let read = File::open(format!("/proc/{pid}/pagemap"))
+        .and_then(|file| file.read_exact_at(&mut entry, address / PAGE * 8));
+    // Bit 61: of a file, or shared.
+    read.is_ok() && (u64::from_ne_bytes(entry) >> 61) & 1 == 1
 }
 
 /// A `syscall` instruction in the vDSO of a process.

@@ -29,7 +29,7 @@ pub fn check(pid: i32) -> Result<()> {
     check_memory(pid)
 }
 
-fn check_ourselves() -> Result<()> {
+pub fn check_ourselves() -> Result<()> {
     if !kernel_is_at_least(6, 8) {
         bail!("this kernel does not move pages (UFFDIO_MOVE): Linux 6.8 or newer is needed");
     }

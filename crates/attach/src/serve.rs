@@ -1,14 +1,22 @@
 //! Faults and events: what the kernel tells, and what is done about it.
 
-use crate::keeper::{Keeper, MESSAGES, SPACES, Space};
-use crate::sys::{self, Message, PAGE};
+use crate::process;
+use crate::state::{Discard, Keeper, MESSAGES, SPACES, Space};
+use crate::sys::{self, Message, PAGE, Run};
 use crate::table::{ADDRESSES, State, Table, Word};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::Ordering::*;
 
+/// What it costs a thread that one of ours sleeps on another CPU when it asks, and that it sleeps
+/// until that has answered (docs/notes/2026-11-27-where-a-fault-goes.md).
+const WAKE_UPS_US: u64 = 50;
 /// Pages that are zeroed ahead of a first touch.
 const AHEAD: u64 = 31;
 const UFFDIO_POISON: u64 = 0xc020_aa08;
+
+/// How long a discard may take between its event and its end. After that a mark that is still
+/// there means MADV_FREE, which discards nothing yet.
+const DISCARD_MS: u64 = 100;
 
 fn now_ms() -> u64 {
     sys::now_ns() / 1_000_000
@@ -26,7 +34,9 @@ impl Keeper {
             }
             while let Some((number, page)) = self.queue.pop_front() {
                 self.figures.faults += 1;
+                let begun = sys::now_ns();
                 self.serve(number, page);
+                self.figures.waited_us += (sys::now_ns() - begun) / 1000 + WAKE_UPS_US;
             }
         }
     }
@@ -60,6 +70,13 @@ impl Keeper {
     pub fn apply(&mut self, number: usize, message: &Message) {
         let [a, b, c] = message.words;
         match message.event {
+            sys::EVENT_PAGEFAULT if a & sys::FAULT_PROTECTED != 0 => {
+                // A page that was marked as absent, and was not.
+                if let Some(space) = &self.spaces[number] {
+                    let page = b & !(PAGE - 1);
+                    let _ = sys::unprotect(space.uffd.as_raw_fd(), page, page + PAGE);
+                }
+            }
             sys::EVENT_PAGEFAULT => self.queue.push_back((number, b & !(PAGE - 1))),
             sys::EVENT_FORK => self.forked(number, a as u32 as i32),
             sys::EVENT_REMAP => self.remapped(number, a, b, c),
@@ -67,21 +84,77 @@ impl Keeper {
             sys::EVENT_UNMAP => self.unmapped(number, a, b),
             _ => {}
         }
-        self.figures.events += u64::from(message.event != sys::EVENT_PAGEFAULT);
+        if message.event != sys::EVENT_PAGEFAULT {
+            self.figures.events += 1;
+            self.figures.waited_us += WAKE_UPS_US;
+        }
     }
 
-    /// The range is about to be discarded. What is resident may be discarded at any later time; what
-    /// is out is no more.
+    /// The range is about to be discarded, at any later time. What is in the store is zero from
+    /// then on: it stays there until the mark in the page table tells.
     fn discarded(&mut self, number: usize, start: u64, end: u64) {
-        let Some(space) = &mut self.spaces[number] else { return };
-        for page in (start..end.min(ADDRESSES)).step_by(PAGE as usize) {
-            let word = space.table.get(page);
-            if let State::Out(offset, _) = word.state() {
+        let Some(space) = &self.spaces[number] else { return };
+        let mut is_any = false;
+        for (page, word) in space.table.known(start, end) {
+            if word.slot().is_some() {
+                is_any = true;
+                space.table.set(page, word.doomed());
+            }
+        }
+        // Of children nothing is evicted.
+        let mut at = if number == 0 { start } else { end };
+        while at < end.min(ADDRESSES) {
+            let mut runs = [Run::default(); 256];
+            let Ok((found, walked)) = sys::present(self.pagemap.as_raw_fd(), at, end, &mut runs)
+            else {
+                break;
+            };
+            for run in &runs[..found] {
+                for page in (run.start..run.end).step_by(PAGE as usize) {
+                    let word = space.table.get(page);
+                    if word.slot().is_none() {
+                        space.table.set(page, word.gone());
+                    }
+                }
+            }
+            at = walked.max(at + PAGE);
+        }
+        if is_any {
+            self.discards.push_back(Discard { space: number, start, end, since_ms: now_ms() });
+        }
+    }
+
+    /// How long ago a page was to be discarded, where that was lately.
+    fn discarded_for_ms(&self, number: usize, page: u64) -> Option<u64> {
+        let is_it = |discard: &&Discard| {
+            discard.space == number && (discard.start..discard.end).contains(&page)
+        };
+        let latest = self.discards.iter().rev().find(is_it)?;
+        Some(now_ms().saturating_sub(latest.since_ms))
+    }
+
+    /// Looks which discards are over: their pages leave the store. Faults that waited are served.
+    pub fn settle_discards(&mut self) {
+        for (number, page) in std::mem::take(&mut self.later) {
+            self.serve(number, page);
+        }
+        let now = now_ms();
+        while self.discards.front().is_some_and(|first| now - first.since_ms > DISCARD_MS) {
+            let Some(discard) = self.discards.pop_front() else { return };
+            if discard.space == 0 {
+                self.settle_discard(&discard);
+            }
+        }
+    }
+
+    fn settle_discard(&mut self, discard: &Discard) {
+        let Some(space) = &mut self.spaces[0] else { return };
+        for (page, word) in space.table.known(discard.start, discard.end) {
+            let State::Doomed(offset, _) = word.state() else { continue };
+            if !sys::has_mark(self.pagemap.as_raw_fd(), page) {
                 space.table.set(page, word.none());
                 space.out -= 1;
                 self.store.release(offset);
-            } else {
-                space.table.set(page, word.gone());
             }
         }
     }
@@ -91,9 +164,7 @@ impl Keeper {
         let mut freed = Vec::new();
         for (page, word) in space.table.known(start, end) {
             space.table.set(page, Word(0));
-            if let State::Out(offset, _) = word.state() {
-                freed.push(offset);
-            }
+            freed.extend(word.slot());
         }
         space.out -= freed.len() as u64;
         freed.into_iter().for_each(|offset| self.store.release(offset));
@@ -106,7 +177,8 @@ impl Keeper {
             if place < ADDRESSES {
                 // Not known to be registered there.
                 let state = match word.state() {
-                    State::Out(offset, len) => Word(0).with_uses(word.uses()).out(offset, len),
+                    // The mark moves along.
+                    State::Out(..) | State::Doomed(..) => word.unregistered(),
                     State::Gone => Word(0).gone(),
                     State::None => Word(0),
                 };
@@ -116,7 +188,8 @@ impl Keeper {
         }
     }
 
-    /// A child has all pages that its parent had, and the same are out.
+    /// A child has all pages that its parent had, and the same are out, but for what it is to find
+    /// empty (MADV_WIPEONFORK).
     fn forked(&mut self, number: usize, uffd: i32) {
         let known = self.shared.spaces.iter();
         if known
@@ -143,8 +216,11 @@ impl Keeper {
             }
         };
         let mut out = 0;
+        // The numbers of children are not known, and of their pages none is evicted anew.
+        let wiped = if number == 0 { process::wiped_in_children(self.target) } else { Vec::new() };
+        let is_wiped = |page: u64| wiped.iter().any(|(start, end)| (*start..*end).contains(&page));
         for (page, word) in parent.table.known(0, ADDRESSES) {
-            if let State::Out(offset, _) = word.state() {
+            if let Some(offset) = word.slot().filter(|_| !is_wiped(page)) {
                 table.set(page, word);
                 self.store.share(offset);
                 out += 1;
@@ -162,6 +238,9 @@ impl Keeper {
         if place < SPACES {
             self.share_space(place);
         }
+        if there >= 0 {
+            let _ = self.stub.hold_descriptor(place, there);
+        }
         if place >= SPACES / 2 {
             // So many children at once get everything back right away.
             self.restore_space(place);
@@ -172,24 +251,57 @@ impl Keeper {
     /// Puts a page where it belongs: what is out from the store, zeros elsewhere.
     pub fn serve(&mut self, number: usize, page: u64) {
         let mut buffer = [0u8; PAGE as usize];
-        let mut missing = 0;
+        let (mut missing, mut is_freed) = (0, false);
+        if number == 0 && self.is_unread(page) {
+            // Its content is in the landing area: nobody may read zeros instead.
+            return;
+        }
         loop {
+            let Some(space) = &self.spaces[number] else { return };
+            let word = space.table.get(page);
+            let is_doomed = matches!(word.state(), State::Doomed(..));
+            let age_ms = is_doomed.then(|| self.discarded_for_ms(number, page)).flatten();
+            let age_ms = age_ms.unwrap_or(DISCARD_MS);
             let Some(space) = &mut self.spaces[number] else { return };
             let fd = space.uffd.as_raw_fd();
-            let word = space.table.get(page);
             let placed = match word.state() {
-                State::Out(offset, len) => match self.store.get(offset, len, &mut buffer) {
-                    Ok(()) => sys::copy_page(fd, page, &buffer),
-                    Err(error) => {
-                        self.figures.note = format!("{error:#}: who touches it gets SIGBUS");
-                        self.frozen = true;
-                        sys::ioctl(fd, UFFDIO_POISON, &mut [page, PAGE, 0, 0])
+                State::Doomed(..) if !is_freed => {
+                    if !word.is_marked() && age_ms < DISCARD_MS {
+                        return self.later.push((number, page));
                     }
-                },
+                    match sys::zero_page(fd, page) {
+                        // The mark is there, or somebody else has placed the page.
+                        Err(libc::EEXIST) if age_ms < DISCARD_MS => {
+                            return self.later.push((number, page));
+                        }
+                        Err(libc::EEXIST) => {
+                            is_freed = true;
+                            continue;
+                        }
+                        placed => placed,
+                    }
+                }
+                State::Out(offset, len) | State::Doomed(offset, len) => {
+                    match self.store.get(offset, len, &mut buffer) {
+                        Ok(()) => sys::copy_page(fd, page, &buffer),
+                        Err(error) => {
+                            self.figures.note = format!("{error:#}: who touches it gets SIGBUS");
+                            self.frozen = true;
+                            sys::ioctl(fd, UFFDIO_POISON, &mut [page, PAGE, 0, 0])
+                        }
+                    }
+                }
                 _ => sys::zero_page(fd, page),
             };
             match (placed, word.state()) {
-                (Ok(_), State::Out(offset, _)) => {
+                (Ok(_), State::Doomed(offset, _)) if !is_freed => {
+                    space.table.set(page, word.none());
+                    space.out -= 1;
+                    self.store.release(offset);
+                    self.figures.zero_pages += 1;
+                    return;
+                }
+                (Ok(_), State::Out(offset, _) | State::Doomed(offset, _)) => {
                     space.table.set(page, word.back(now_ms()));
                     space.out -= 1;
                     self.store.release(offset);
@@ -211,13 +323,13 @@ impl Keeper {
                 (Err(libc::ESRCH), _) => return,
                 (Err(libc::ENOMEM), _) => std::thread::sleep(std::time::Duration::from_millis(1)),
                 // Not registered: unmapped, perhaps by a call whose event is on its way.
-                (Err(libc::ENOENT), State::Out(..)) if missing < 3 => {
+                (Err(libc::ENOENT), State::Out(..) | State::Doomed(..)) if missing < 3 => {
                     missing += 1;
                     self.drain(number);
                 }
                 (Err(error), state) => {
                     let _ = sys::wake(fd, page, page + PAGE);
-                    if let State::Out(offset, _) = state {
+                    if let State::Out(offset, _) | State::Doomed(offset, _) = state {
                         // Another page is there, or none can be.
                         space.table.set(page, word.none());
                         space.out -= 1;
@@ -249,7 +361,7 @@ impl Keeper {
             let out: Vec<u64> = space
                 .table
                 .known(0, ADDRESSES)
-                .filter(|(_, word)| word.is_out())
+                .filter(|(_, word)| word.slot().is_some())
                 .map(|(page, _)| page)
                 .take(4096)
                 .collect();
@@ -260,12 +372,16 @@ impl Keeper {
             for pages in out.chunks(32) {
                 for page in pages {
                     // An event that was read meanwhile may have changed it.
-                    let is_out = |space: &Space| space.table.get(*page).is_out();
+                    let is_out = |space: &Space| space.table.get(*page).slot().is_some();
                     if self.spaces[number].as_ref().is_some_and(is_out) {
                         self.serve(number, *page);
                     }
                 }
                 self.pump();
+            }
+            if !self.later.is_empty() {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+                self.settle_discards();
             }
         }
     }

@@ -45,7 +45,7 @@ pub struct Store {
 }
 
 impl Store {
-    pub fn new() -> Result<Self> {
+    pub fn new(codec: CodecKind) -> Result<Self> {
         let file = sys::memory_file(c"terrace-store", BYTES)
             .context("cannot make the store (memfd_create)")?;
         let memory = sys::map_shared(file.as_raw_fd(), BYTES).context("cannot map the store")?;
@@ -56,7 +56,7 @@ impl Store {
             empty: Vec::new(),
             partial: (0..=(CHECKSUM + 4096) as u64 / UNIT + 1).map(|_| Vec::new()).collect(),
             shared: HashMap::new(),
-            codec: codec_for(CodecKind::Lz4),
+            codec: codec_for(codec),
             scratch: Scratch::new(),
             only_read: false,
         })
@@ -67,7 +67,8 @@ impl Store {
         self.only_read = true;
     }
 
-    /// Stores a page as it is, at a place of its own that no slab has: one for each page of a batch.
+    /// Stores a page as it is, at a place of its own that no slab has: one for each page of a
+    /// batch.
     pub fn rescue(&mut self, index: usize, page: &Page) -> (u64, u32) {
         let offset = BYTES - (index as u64 + 1) * 2 * 4096;
         // SAFETY: the last slabs are never handed out, see `LAST`.
@@ -203,7 +204,7 @@ mod tests {
 
     #[test]
     fn pages_come_back_and_memory_is_given_up() {
-        let mut store = Store::new().unwrap();
+        let mut store = Store::new(CodecKind::Lz4).unwrap();
         let mut state = 1u64;
         let pages: Vec<Page> = (0..500)
             .map(|number| {
@@ -235,7 +236,7 @@ mod tests {
 
     #[test]
     fn a_damaged_page_is_not_given_back() {
-        let mut store = Store::new().unwrap();
+        let mut store = Store::new(CodecKind::Lz4).unwrap();
         let place = store.put(&[7; 4096]).unwrap();
         // SAFETY: a byte of the slot that was just made.
         unsafe { *store.memory.add(place.0 as usize + CHECKSUM + 2) ^= 1 };

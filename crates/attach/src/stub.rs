@@ -8,135 +8,54 @@
 //! after vfork), which makes the stub and ends. So the target gets no SIGCHLD, and a program that
 //! it executes inherits no zombie.
 
-use crate::inject::Traced;
+use crate::inject::{Injection, Traced};
 use crate::process;
 use crate::sys::{self, PAGE};
 use anyhow::{Context, Result, anyhow, bail};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::Ordering::*;
 
-std::arch::global_asm!(
-    ".pushsection .rodata.terrace_attach_stub, \"a\", @progbits",
-    ".globl terrace_attach_stub_begin, terrace_attach_stub_end",
-    "terrace_attach_stub_begin:",
-    // In the target's thread; the tracer has set the registers for clone. r12: control block,
-    // r13: a stack for the stub (never used).
-    "syscall",
-    "test rax, rax",
-    "jz 2f",
-    "1: jmp 1b",
-    // The intermediate process.
-    "2: mov eax, 56",
-    "mov edi, 0x800100", // CLONE_VM | CLONE_UNTRACED
-    "mov rsi, r13",
-    "xor edx, edx",
-    "xor r10d, r10d",
-    "xor r8d, r8d",
-    "syscall",
-    "test rax, rax",
-    "jz 3f",
-    "mov [r12 + 12], eax",
-    "mov eax, 231",
-    "xor edi, edi",
-    "syscall",
-    // The stub: away from the target's descriptors, then a socket at 0 and 1.
-    "3: mov eax, 436",
-    "xor edi, edi",
-    "mov esi, 0xffffffff",
-    "xor edx, edx",
-    "syscall",
-    "mov eax, 53",
-    "mov edi, 1",
-    "mov esi, 0x80005", // SOCK_SEQPACKET | SOCK_CLOEXEC
-    "xor edx, edx",
-    "mov r10, r12",
-    "syscall",
-    "test rax, rax",
-    "mov ecx, 1",
-    "cmovz eax, ecx",
-    "mov [r12 + 8], eax",
-    // One request after the other.
-    "4: xor eax, eax",
-    "mov edi, [r12]",
-    "lea rsi, [r12 + 0x100]",
-    "mov edx, 0x2f00",
-    "syscall",
-    "test rax, rax",
-    "jz 7f",
-    "js 4b",
-    "mov r15, rax",
-    "mov r14, [r12 + 0x108]",
-    "lea rbx, [r12 + 0x110]",
-    "5: test r14, r14",
-    "jz 6f",
-    "mov rax, [rbx]",
-    "mov rdi, [rbx + 8]",
-    "mov rsi, [rbx + 16]",
-    "mov rdx, [rbx + 24]",
-    "mov r10, [rbx + 32]",
-    "mov r8, [rbx + 40]",
-    "mov r9, [rbx + 48]",
-    "syscall",
-    "mov [rbx + 56], rax",
-    "add rbx, 64",
-    "dec r14",
-    "jmp 5b",
-    "6: mov eax, 1",
-    "mov edi, [r12]",
-    "lea rsi, [r12 + 0x100]",
-    "mov rdx, r15",
-    "syscall",
-    "jmp 4b",
-    // Nobody is left who could ask: hold the descriptors open until the target has ended.
-    "7: mov eax, 7",
-    "lea rdi, [r12 + 16]",
-    "mov esi, 1",
-    "mov rdx, -1",
-    "syscall",
-    "test rax, rax",
-    "js 7b",
-    "mov eax, 231",
-    "xor edi, edi",
-    "syscall",
-    "terrace_attach_stub_end:",
-    ".popsection",
-);
+mod code;
+mod confine;
+mod hold;
 
-unsafe extern "C" {
-    static terrace_attach_stub_begin: u8;
-    static terrace_attach_stub_end: u8;
-}
+use code::code;
 
 /// Pages that land at a time.
 pub const BATCH: usize = 64;
-/// The stub's own memory: a page of code, then the control block and its buffer.
+/// The stub's own memory: a page of code, the control block and its buffer, a page of requests to
+/// hold descriptors open; and the landing area. It is one range, so that one call unmaps it.
 const CONTROL: u64 = PAGE;
-const OWN: u64 = 5 * PAGE;
+/// In the control block: the number of the context of asynchronous I/O.
+const CONTEXT: u64 = CONTROL + 24;
+const HOLDS: u64 = 5 * PAGE;
+const OWN: u64 = 6 * PAGE;
+const LANDING_BYTES: u64 = BATCH as u64 * PAGE;
+const ALL: u64 = OWN + LANDING_BYTES;
+/// Descriptors that are held open: that of the target first, then those of children.
+pub const HELD: usize = 64;
 const BUFFER: u64 = 0x100;
 const HEADER: usize = 16;
 const CALL: usize = 64;
 const BUFFER_BYTES: usize = 0x2f00;
+/// How many times 200 ms the stub may take for an answer.
+const STUB_WAITS: u32 = 50;
 /// Calls with this number of arguments, or fewer.
 pub type Call = [u64; 7];
-
-fn code() -> &'static [u8] {
-    // SAFETY: both symbols are in this program, in one section of read-only data, in this order.
-    unsafe {
-        let begin = &raw const terrace_attach_stub_begin;
-        let end = &raw const terrace_attach_stub_end;
-        std::slice::from_raw_parts(begin, end.offset_from(begin) as usize)
-    }
-}
 
 /// The stub of one target, as the keeper has it.
 pub struct Stub {
     /// Its process id.
     pub pid: i32,
+    pidfd: OwnedFd,
     /// Its numbers in the target's address space.
     pub base: u64,
     /// The landing area, [`BATCH`] pages.
     pub landing: u64,
-    /// A mapping of an io_uring that holds the userfaultfd, 0 without one.
-    ring: u64,
+    /// The context of asynchronous I/O that holds userfaultfds, 0 without one.
+    context: u64,
+    /// Whether absent pages can be marked.
+    pub marks: bool,
     pub uffd: OwnedFd,
     /// The userfaultfd's number in the stub.
     pub uffd_there: i32,
@@ -150,36 +69,45 @@ pub struct Stub {
 }
 
 impl Stub {
-    /// Puts a stub into a stopped target. Nothing of it is left there if this fails.
-    pub fn plant(traced: &mut Traced, target: i32) -> Result<Self> {
-        let base = traced.map(OWN)?;
-        let planted = Stub::begin(traced, target, base);
-        if planted.is_err() {
-            traced.call([libc::SYS_munmap as u64, base, OWN, 0, 0, 0, 0]).ok();
+    /// Has a stopped target begin a stub. Nothing of it is left there if this fails.
+    pub fn plant(traced: &mut Traced, target: i32, record: &Injection) -> Result<()> {
+        let base = traced.map(ALL)?;
+        let begun = Stub::begin(traced, target, base, record);
+        if begun.is_err() {
+            traced.call([libc::SYS_munmap as u64, base, ALL, 0, 0, 0, 0]).ok();
+            record.base.store(0, Release);
         }
-        planted
+        begun
     }
 
-    fn begin(traced: &mut Traced, target: i32, base: u64) -> Result<Self> {
+    fn begin(traced: &mut Traced, target: i32, base: u64, record: &Injection) -> Result<()> {
         const NO_CODE: &str = "the target may not execute what is written into its memory \
             (SELinux execmem, or PR_SET_MDWE): it cannot be attached to";
         let control = base + CONTROL;
-        sys::write_memory(target, base, code())
-            .map_err(|errno| anyhow!("cannot write into the target (errno {errno})"))?;
+        let write = |at: u64, bytes: &[u8]| {
+            sys::write_memory(process::with_memory(target), at, bytes)
+                .map_err(|errno| anyhow!("cannot write into the target (errno {errno})"))
+        };
+        write(base, code())?;
+        record.base.store(base, Release);
         // A descriptor that is none: without a process to wait for, the stub waits for ever.
         let hold = [-1i32, i32::from(libc::POLLIN)];
         let bytes: Vec<u8> = hold.iter().flat_map(|word| word.to_ne_bytes()).collect();
-        sys::write_memory(target, control + 16, &bytes)
-            .map_err(|errno| anyhow!("cannot write into the target (errno {errno})"))?;
+        write(control + 16, &bytes)?;
         let protect = [libc::SYS_mprotect as u64, base, PAGE, 5, 0, 0, 0];
         if traced.call(protect)? != 0 {
             bail!(NO_CODE);
         }
-        traced.fork_stub(base, control, base + OWN - 64)?;
+        traced.fork_stub(base, control, base + HOLDS - 64)
+    }
+
+    /// Takes hold of the stub that a target has begun.
+    pub fn find(target: i32, record: &Injection) -> Result<Self> {
+        let base = record.base.load(Acquire);
         let mut head = [0u8; 16];
         let started = sys::now_ns();
         loop {
-            sys::read_memory(target, control, &mut head)
+            sys::read_memory(process::with_memory(target), base + CONTROL, &mut head)
                 .map_err(|errno| anyhow!("cannot read the target (errno {errno})"))?;
             let word = |at: usize| i32::from_ne_bytes(head[at..at + 4].try_into().unwrap());
             match word(8) {
@@ -192,11 +120,11 @@ impl Stub {
         let number = i32::from_ne_bytes(head[12..16].try_into().unwrap());
         let pid = process::find_beside(target, number)
             .context("the stub cannot be found among the processes")?;
-        let made = Stub::equip(pid, base);
-        if made.is_err() {
-            let _ = sys::kill(pid, libc::SIGKILL);
+        // The number was read from the target's memory.
+        if sys::shares_memory(pid, process::with_memory(target)) != Some(true) {
+            bail!("process {pid} is not the stub: the target has changed its number");
         }
-        made
+        Stub::equip(pid, base)
     }
 
     /// Has the stub make its descriptors and mappings, and takes copies of them.
@@ -209,9 +137,11 @@ impl Stub {
         let devnull = || -> Result<OwnedFd> { Ok(std::fs::File::open("/dev/null")?.into()) };
         let mut stub = Stub {
             pid,
+            pidfd: pidfd.try_clone()?,
             base,
-            landing: 0,
-            ring: 0,
+            landing: base + OWN,
+            context: 0,
+            marks: false,
             uffd: devnull()?,
             uffd_there: -1,
             socket,
@@ -230,7 +160,8 @@ impl Stub {
         stub.gift_there = pair[0];
         stub.calls(&[[libc::SYS_close as u64, pair[1] as u64, 0, 0, 0, 0, 0]], &mut [])?;
         stub.open_uffd(&take)?;
-        stub.map_landing()?;
+        stub.advise()?;
+        stub.register_landing()?;
         Ok(stub)
     }
 
@@ -243,98 +174,40 @@ impl Stub {
             .context(NONE)?;
         let there = self.give(device.as_raw_fd())?;
         let flags = (libc::O_CLOEXEC | libc::O_NONBLOCK) as u64;
-        let new = [libc::SYS_ioctl as u64, there as u64, sys::USERFAULTFD_NEW, flags, 0, 0, 0];
+        let new = [libc::SYS_ioctl as u64, there as u64, sys::USERFAULTFD_IOC_NEW, flags, 0, 0, 0];
         let close = [libc::SYS_close as u64, there as u64, 0, 0, 0, 0, 0];
         let made = self.calls(&[new, close], &mut [])?;
         self.uffd_there = expect(made[0], "USERFAULTFD_IOC_NEW")? as i32;
         self.uffd = take(self.uffd_there)?;
-        let wanted = sys::FEATURES | sys::FEATURE_MOVE;
-        let mut api = [0xaa, wanted, 0];
-        sys::ioctl(self.uffd.as_raw_fd(), sys::UFFDIO_API, &mut api).map_err(|errno| {
-            anyhow!("the kernel does not move pages (UFFDIO_API: errno {errno}): Linux 6.8 is needed, and CAP_SYS_PTRACE")
-        })?;
+        let uffd = self.uffd.as_raw_fd();
+        let mut with = [0xaa, sys::FEATURES | sys::FEATURE_MOVE | sys::FEATURE_MARKS, 0];
+        self.marks = sys::ioctl(uffd, sys::UFFDIO_API, &mut with).is_ok();
+        let mut without = [0xaa, sys::FEATURES | sys::FEATURE_MOVE, 0];
+        if !self.marks {
+            sys::ioctl(uffd, sys::UFFDIO_API, &mut without).map_err(|errno| {
+                anyhow!("the kernel does not move pages (UFFDIO_API: errno {errno}): Linux 6.8 is needed, and CAP_SYS_PTRACE")
+            })?;
+        }
         Ok(())
     }
 
-    fn map_landing(&mut self) -> Result<()> {
-        let bytes = BATCH as u64 * PAGE;
-        let mapped = self.calls(&[[9, 0, bytes, 3, 0x22, u64::MAX, 0]], &mut [])?;
-        self.landing = expect(mapped[0], "mmap")? as u64;
-        let advise = |advice: i32| [28, self.landing, bytes, advice as u64, 0, 0, 0];
-        let own = |advice: i32| [28, self.base, OWN, advice as u64, 0, 0, 0];
+    /// Keeps the stub's memory from children, from core dumps, and from huge pages.
+    fn advise(&mut self) -> Result<()> {
+        let advise = |at: u64, bytes: u64, advice: i32| [28, at, bytes, advice as u64, 0, 0, 0];
         let calls = [
-            advise(libc::MADV_NOHUGEPAGE),
-            advise(libc::MADV_DONTFORK),
-            advise(libc::MADV_DONTDUMP),
-            own(libc::MADV_DONTFORK),
-            own(libc::MADV_DONTDUMP),
+            advise(self.landing, LANDING_BYTES, libc::MADV_NOHUGEPAGE),
+            advise(self.base, ALL, libc::MADV_DONTFORK),
+            advise(self.base, ALL, libc::MADV_DONTDUMP),
         ];
         // Without huge pages in the kernel, the first is refused.
         let advised = self.calls(&calls, &mut [])?;
-        expect(advised[1] | advised[3], "MADV_DONTFORK")?;
-        self.register_landing()
+        expect(advised[1], "MADV_DONTFORK").map(drop)
     }
 
     fn register_landing(&self) -> Result<()> {
-        sys::register(self.uffd.as_raw_fd(), self.landing, self.landing + BATCH as u64 * PAGE)
+        sys::register(self.uffd.as_raw_fd(), self.landing, self.landing + LANDING_BYTES, false)
             .map_err(|errno| anyhow!("cannot register the landing area (errno {errno})"))?;
         Ok(())
-    }
-
-    /// Has descriptors outlive everybody: the io_uring that has them lives as long as its mapping,
-    /// which is part of the target's memory. Does nothing where io_uring is forbidden.
-    pub fn hold(&mut self) -> Result<()> {
-        let params = self.data_address(1);
-        let made = self.calls(&[[425, 1, params, 0, 0, 0, 0]], &mut [0; 120])?;
-        let Ok(ring) = expect(made[0], "io_uring_setup") else { return Ok(()) };
-        let list = self.data_address(3);
-        let mut data = (self.uffd_there as u32).to_ne_bytes();
-        let calls = [
-            // IORING_REGISTER_FILES
-            [427, ring as u64, 2, list, 1, 0, 0],
-            [9, 0, PAGE, 3, 0x8001, ring as u64, 0],
-            [libc::SYS_close as u64, ring as u64, 0, 0, 0, 0, 0],
-        ];
-        let held = self.calls(&calls, &mut data)?;
-        if held[1] > 0 {
-            self.ring = held[1] as u64;
-            let advise = |advice: i32| [28, self.ring, PAGE, advice as u64, 0, 0, 0];
-            self.calls(&[advise(libc::MADV_DONTFORK), advise(libc::MADV_DONTDUMP)], &mut [])?;
-        }
-        Ok(())
-    }
-
-    /// Confines the stub: no privilege, and no calls but those that it is there for. It waits for
-    /// the target's end if nobody else is left.
-    pub fn confine(&mut self, target_there: i32) -> Result<()> {
-        let opened = self.calls(&[[434, target_there as u64, 0, 0, 0, 0, 0]], &mut [])?;
-        let pidfd = expect(opened[0], "pidfd_open")? as i32;
-        sys::write_memory(self.pid, self.base + CONTROL + 16, &pidfd.to_ne_bytes())
-            .map_err(|errno| anyhow!("cannot write into the stub (errno {errno})"))?;
-        let filter = filter();
-        let mut data = Vec::new();
-        let calls_n = 4;
-        let header = self.data_address(calls_n);
-        // capset: version and process, then no capability.
-        data.extend([0x2008_0522u32, 0, 0, 0, 0, 0, 0, 0].iter().flat_map(|w| w.to_ne_bytes()));
-        let program = header + data.len() as u64;
-        data.extend((filter.len() as u64).to_ne_bytes());
-        data.extend((program + 16).to_ne_bytes());
-        for (code, jt, jf, k) in &filter {
-            data.extend(code.to_ne_bytes());
-            data.extend([*jt, *jf]);
-            data.extend(k.to_ne_bytes());
-        }
-        let calls = [
-            [libc::SYS_setsid as u64, 0, 0, 0, 0, 0, 0],
-            [libc::SYS_capset as u64, header, header + 8, 0, 0, 0, 0],
-            [libc::SYS_prctl as u64, libc::PR_SET_NO_NEW_PRIVS as u64, 1, 0, 0, 0, 0],
-            [libc::SYS_seccomp as u64, 1, 0, program, 0, 0, 0],
-        ];
-        let done = self.calls(&calls, &mut data)?;
-        expect(done[1], "capset")?;
-        expect(done[2], "PR_SET_NO_NEW_PRIVS")?;
-        expect(done[3], "seccomp").map(drop)
     }
 
     /// Where data of a request of so many calls lies, in the target's memory.
@@ -385,9 +258,15 @@ impl Stub {
     fn receive(&mut self, sequence: u64) -> Result<Vec<u8>> {
         let mut answer = vec![0u8; BUFFER_BYTES];
         loop {
+            let mut waits = 0;
             while !sys::wait_readable(self.socket.as_raw_fd(), 200) {
                 // Somebody may have stopped it.
-                let _ = sys::kill(self.pid, libc::SIGCONT);
+                self.signal(libc::SIGCONT);
+                waits += 1;
+                if waits == STUB_WAITS {
+                    self.kill();
+                    bail!("the stub does not answer");
+                }
             }
             // SAFETY: the buffer is writable for its length.
             let got = unsafe {
@@ -401,6 +280,22 @@ impl Stub {
                 return Ok(answer);
             }
         }
+    }
+
+    /// Whether it has ended, also where nobody has waited for it.
+    pub fn has_ended(&self) -> bool {
+        self.dead || sys::wait_readable(self.pidfd.as_raw_fd(), 0)
+    }
+
+    /// Ends it at once.
+    pub fn kill(&mut self) {
+        self.signal(libc::SIGKILL);
+        self.dead = true;
+    }
+
+    fn signal(&self, signal: i32) {
+        // It may have ended.
+        let _ = sys::pidfd_signal(self.pidfd.as_raw_fd(), signal);
     }
 
     /// Waits until the stub has answered everything that was asked so far.
@@ -448,41 +343,81 @@ impl Stub {
         expect(done[2], "UFFDIO_REGISTER").map(drop)
     }
 
+    /// Drops the copy of a page of the program's code, which is as the file has it.
+    pub fn drop_copy(&mut self, page: u64) {
+        let advice = libc::MADV_DONTNEED as u64;
+        let _ = self.calls(&[[28, page, PAGE, advice, 0, 0, 0]], &mut []);
+    }
+
     /// Takes everything of the stub's out of the target's memory, and ends it. The stub does it
     /// itself, by instructions outside of what it takes away.
     pub fn uproot(&mut self) -> Result<()> {
-        let _ = sys::unregister(
-            self.uffd.as_raw_fd(),
-            self.landing,
-            self.landing + BATCH as u64 * PAGE,
-        );
-        let mut traced = Traced::stop(self.pid, self.pid)?;
-        self.unmap_by(&mut traced)?;
+        // Another process may have its number by now.
+        if self.has_ended() {
+            bail!("the stub has ended");
+        }
+        let mut traced = Traced::stop_stub(self.pid)?;
+        self.unmap_by(&mut traced, self.pid)?;
         traced.exit();
         Ok(())
     }
 
-    /// Unmaps what the stub had, by a stopped thread of its memory.
-    pub fn unmap_by(&self, traced: &mut Traced) -> Result<()> {
-        let _ = sys::unregister(
-            self.uffd.as_raw_fd(),
-            self.landing,
-            self.landing + BATCH as u64 * PAGE,
-        );
-        if self.ring != 0 {
-            traced.call([libc::SYS_munmap as u64, self.ring, PAGE, 0, 0, 0, 0])?;
-        }
-        let landing = BATCH as u64 * PAGE;
-        traced.call([libc::SYS_munmap as u64, self.landing, landing, 0, 0, 0, 0])?;
-        traced.call([libc::SYS_munmap as u64, self.base, OWN, 0, 0, 0, 0])?;
-        Ok(())
+    /// Unmaps what the stub has, by a stopped thread of a process of its memory.
+    pub fn unmap_by(&self, traced: &mut Traced, pid: i32) -> Result<()> {
+        // Otherwise it would be an event, and the thread would wait until it is read.
+        let uffd = self.uffd.as_raw_fd();
+        let _ = sys::unregister(uffd, self.landing, self.landing + LANDING_BYTES);
+        unmap(traced, pid, self.base)
     }
 
     /// Whether an address range is the stub's.
     pub fn owns(&self, start: u64, end: u64) -> bool {
-        let of = |at: u64, bytes: u64| start < at + bytes && end > at;
-        of(self.base, OWN) || of(self.landing, BATCH as u64 * PAGE)
+        start < self.base + ALL && end > self.base
     }
+}
+
+/// Unmaps what a stub has, by a stopped thread of its memory, if it is still there: what lies
+/// there by now may be the program's.
+pub fn unmap(traced: &mut Traced, pid: i32, base: u64) -> Result<()> {
+    let mut there = vec![0; code().len()];
+    let pid = process::with_memory(pid);
+    let read = sys::read_memory(pid, base, &mut there);
+    if read != Ok(there.len()) || there != code() {
+        return Ok(());
+    }
+    let context = context_of(pid, base)?;
+    if context != 0 {
+        traced.call([libc::SYS_io_destroy as u64, context, 0, 0, 0, 0, 0])?;
+    }
+    traced.call([libc::SYS_munmap as u64, base, ALL, 0, 0, 0, 0]).map(drop)
+}
+
+/// Ends a stub of which no more is known than where its memory is.
+pub fn end_unknown(target: i32, base: u64) {
+    let mut number = [0; 4];
+    let target = process::with_memory(target);
+    if sys::read_memory(target, base + CONTROL + 12, &mut number) != Ok(4) {
+        return;
+    }
+    match i32::from_ne_bytes(number) {
+        0 => {}
+        number => {
+            let pid = process::find_beside(target, number);
+            if let Some(pid) = pid.filter(|pid| sys::shares_memory(*pid, target) == Some(true)) {
+                let pidfd = sys::pidfd_open(pid);
+                let _ = sys::kill(pid, libc::SIGKILL);
+                // What it does just now is to be over.
+                let _ = pidfd.map(|pidfd| sys::wait_readable(pidfd.as_raw_fd(), 2000));
+            }
+        }
+    }
+}
+
+fn context_of(pid: i32, base: u64) -> Result<u64> {
+    let mut context = [0; 8];
+    sys::read_memory(pid, base + CONTEXT, &mut context)
+        .map_err(|errno| anyhow!("cannot read the stub (errno {errno})"))?;
+    Ok(u64::from_ne_bytes(context))
 }
 
 /// The result of a call in the stub, or an error that names it.
@@ -516,33 +451,4 @@ fn send_descriptor(socket: i32, fd: i32) -> Result<()> {
         bail!("cannot give the stub a descriptor: {}", std::io::Error::last_os_error());
     }
     Ok(())
-}
-
-/// A seccomp filter (code, jump if true, jump if false, operand): what the stub may call.
-fn filter() -> Vec<(u16, u8, u8, u32)> {
-    const ALLOWED: [i64; 9] = [
-        libc::SYS_read,
-        libc::SYS_write,
-        libc::SYS_ioctl,
-        libc::SYS_madvise,
-        libc::SYS_munmap,
-        libc::SYS_poll,
-        libc::SYS_recvmsg,
-        libc::SYS_close,
-        libc::SYS_exit_group,
-    ];
-    let (load, equal, give) = (0x20, 0x15, 0x06);
-    let mut filter = vec![
-        // Another architecture's numbers mean other calls.
-        (load, 0, 0, 4),
-        (equal, 1, 0, 0xc000_003e),
-        (give, 0, 0, 0x8000_0000),
-        (load, 0, 0, 0),
-    ];
-    for (number, call) in ALLOWED.iter().enumerate() {
-        filter.push((equal, (ALLOWED.len() - number) as u8, 0, *call as u32));
-    }
-    filter.push((give, 0, 0, 0x0005_0000 | libc::EPERM as u32));
-    filter.push((give, 0, 0, 0x7fff_0000));
-    filter
 }

@@ -2,27 +2,26 @@
 
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
+pub use terrace_os::{
+    UFFDIO_API, UFFDIO_COPY, UFFDIO_MOVE, UFFDIO_REGISTER, UFFDIO_UNREGISTER, UFFDIO_WAKE,
+    UFFDIO_WRITEPROTECT, UFFDIO_ZEROPAGE, USERFAULTFD_IOC_NEW, now_ns, yield_now,
+};
 
 /// Bytes in a page.
 pub const PAGE: u64 = 4096;
 
 /// The userfaultfd of a process is asked for these, and for [`FEATURE_MOVE`].
 pub const FEATURES: u64 = (1 << 1) | (1 << 2) | (1 << 3) | (1 << 6);
+/// UFFD_FEATURE_PAGEFAULT_FLAG_WP and UFFD_FEATURE_WP_UNPOPULATED: absent pages can be marked.
+pub const FEATURE_MARKS: u64 = 1 | (1 << 13);
 /// UFFD_FEATURE_MOVE: pages can be moved (kernel 6.8).
 pub const FEATURE_MOVE: u64 = 1 << 16;
 
-pub const UFFDIO_API: u64 = 0xc018_aa3f;
-pub const UFFDIO_REGISTER: u64 = 0xc020_aa00;
-pub const UFFDIO_UNREGISTER: u64 = 0x8010_aa01;
-pub const UFFDIO_WAKE: u64 = 0x8010_aa02;
-pub const UFFDIO_COPY: u64 = 0xc028_aa03;
-pub const UFFDIO_ZEROPAGE: u64 = 0xc020_aa04;
-pub const UFFDIO_MOVE: u64 = 0xc028_aa05;
-/// USERFAULTFD_IOC_NEW, of /dev/userfaultfd.
-pub const USERFAULTFD_NEW: u64 = 0xaa00;
 const PAGEMAP_SCAN: u64 = 0xc060_6610;
 
 pub const EVENT_PAGEFAULT: u8 = 0x12;
+/// UFFD_PAGEFAULT_FLAG_WP, of a fault's flags.
+pub const FAULT_PROTECTED: u64 = 2;
 pub const EVENT_FORK: u8 = 0x13;
 pub const EVENT_REMAP: u8 = 0x14;
 pub const EVENT_REMOVE: u8 = 0x15;
@@ -63,8 +62,10 @@ pub fn ioctl<const N: usize>(fd: i32, request: u64, words: &mut [u64; N]) -> Res
     result(i64::from(unsafe { libc::ioctl(fd, request, words.as_mut_ptr()) }))
 }
 
-pub fn register(uffd: i32, start: u64, end: u64) -> Result<i64, i32> {
-    ioctl(uffd, UFFDIO_REGISTER, &mut [start, end - start, 1, 0])
+/// Registers memory for missing pages, and for marks where those can be had.
+pub fn register(uffd: i32, start: u64, end: u64, marks: bool) -> Result<i64, i32> {
+    let mode = if marks { 3 } else { 1 };
+    ioctl(uffd, UFFDIO_REGISTER, &mut [start, end - start, mode, 0])
 }
 
 pub fn unregister(uffd: i32, start: u64, end: u64) -> Result<i64, i32> {
@@ -77,6 +78,17 @@ pub fn wake(uffd: i32, start: u64, end: u64) -> Result<i64, i32> {
 
 pub fn zero_page(uffd: i32, at: u64) -> Result<i64, i32> {
     ioctl(uffd, UFFDIO_ZEROPAGE, &mut [at, PAGE, 0, 0])
+}
+
+/// Marks absent pages in the page table: nothing but a discard, an unmap or a page that is put
+/// there takes the mark away.
+pub fn mark_absent(uffd: i32, start: u64, end: u64) -> Result<i64, i32> {
+    ioctl(uffd, UFFDIO_WRITEPROTECT, &mut [start, end - start, 1])
+}
+
+/// Takes a write protection away, and wakes who waits for that.
+pub fn unprotect(uffd: i32, start: u64, end: u64) -> Result<i64, i32> {
+    ioctl(uffd, UFFDIO_WRITEPROTECT, &mut [start, end - start, 0])
 }
 
 /// Puts a page where none is.
@@ -94,25 +106,52 @@ pub fn read_messages(uffd: i32, messages: &mut [Message]) -> usize {
 /// Where resident anonymous pages are between two addresses, by a descriptor of
 /// `/proc/PID/pagemap`. Returns how many runs were found and where the look ended.
 pub fn resident(pagemap: i32, start: u64, end: u64, runs: &mut [Run]) -> Result<(usize, u64), i32> {
-    const FILE: u64 = 1 << 2;
-    const PRESENT: u64 = 1 << 3;
-    const PFNZERO: u64 = 1 << 5;
-    let mut words = [
-        96,
-        0,
-        start,
-        end,
-        0,
-        runs.as_mut_ptr() as u64,
-        runs.len() as u64,
-        0,
-        FILE | PFNZERO,
-        FILE | PRESENT | PFNZERO,
-        0,
-        PRESENT,
-    ];
+    scan(pagemap, start, end, runs, [FILE | PFNZERO, FILE | PRESENT | PFNZERO, 0])
+}
+
+/// Where pages are in memory, also those of shared memory: as [`resident`].
+pub fn in_memory(
+    pagemap: i32,
+    start: u64,
+    end: u64,
+    runs: &mut [Run],
+) -> Result<(usize, u64), i32> {
+    scan(pagemap, start, end, runs, [PFNZERO, PRESENT | PFNZERO, 0])
+}
+
+/// Where the page table has anything: as [`resident`].
+pub fn present(pagemap: i32, start: u64, end: u64, runs: &mut [Run]) -> Result<(usize, u64), i32> {
+    scan(pagemap, start, end, runs, [0, 0, PRESENT | SWAPPED])
+}
+
+const FILE: u64 = 1 << 2;
+const PRESENT: u64 = 1 << 3;
+const SWAPPED: u64 = 1 << 4;
+const PFNZERO: u64 = 1 << 5;
+
+fn scan(
+    pagemap: i32,
+    start: u64,
+    end: u64,
+    runs: &mut [Run],
+    [inverted, all, any]: [u64; 3],
+) -> Result<(usize, u64), i32> {
+    let at = runs.as_mut_ptr() as u64;
+    let mut words =
+        [96, 0, start, end, 0, at, runs.len() as u64, 0, inverted, all, any, PRESENT | SWAPPED];
     let found = ioctl(pagemap, PAGEMAP_SCAN, &mut words)?;
     Ok((found as usize, words[4]))
+}
+
+/// Whether an absent page has a mark ([`mark_absent`]), by a descriptor of `/proc/PID/pagemap`.
+pub fn has_mark(pagemap: i32, page: u64) -> bool {
+    let mut entry = [0u8; 8];
+    let at = (page / PAGE * 8) as i64;
+    // SAFETY: the buffer is writable for its length.
+    let got = unsafe { libc::pread(pagemap, entry.as_mut_ptr().cast(), 8, at) };
+    // Bits 57 and 63: write-protected by userfaultfd, present.
+    let entry = u64::from_ne_bytes(entry);
+    got == 8 && entry >> 57 & 1 == 1 && entry >> 63 == 0
 }
 
 fn descriptor(value: i64) -> io::Result<OwnedFd> {
@@ -130,6 +169,12 @@ pub fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
 pub fn pidfd_getfd(pidfd: i32, fd: i32) -> io::Result<OwnedFd> {
     // SAFETY: no memory is involved.
     descriptor(unsafe { libc::syscall(libc::SYS_pidfd_getfd, pidfd, fd, 0) })
+}
+
+/// Sends a signal to a process, by its pidfd.
+pub fn pidfd_signal(pidfd: i32, signal: i32) -> Result<(), i32> {
+    // SAFETY: no memory is involved; without a siginfo the kernel makes one.
+    result(unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd, signal, 0, 0) }).map(drop)
 }
 
 /// A file in memory, sparse, of this length.
@@ -191,17 +236,17 @@ pub fn shares_memory(a: i32, b: i32) -> Option<bool> {
     (order >= 0).then_some(order == 0)
 }
 
-/// CLOCK_MONOTONIC, ns.
-pub fn now_ns() -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the structure is writable.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-}
-
-pub fn yield_now() {
-    // SAFETY: no memory is involved.
-    unsafe { libc::sched_yield() };
+/// Asks the kernel to page ranges (start, bytes) of a process out, by its pidfd.
+pub fn page_out(pidfd: i32, ranges: &[(u64, u64)]) -> Result<i64, i32> {
+    let vector: Vec<libc::iovec> = ranges
+        .iter()
+        .map(|(start, bytes)| libc::iovec { iov_base: *start as *mut _, iov_len: *bytes as usize })
+        .collect();
+    let advice = libc::MADV_PAGEOUT;
+    // SAFETY: the vector is readable for its length; what it names is another process's.
+    result(unsafe {
+        libc::syscall(libc::SYS_process_madvise, pidfd, vector.as_ptr(), vector.len(), advice, 0)
+    })
 }
 
 /// Waits until a descriptor can be read or `milliseconds` are over; whether it can.
@@ -209,6 +254,14 @@ pub fn wait_readable(fd: i32, milliseconds: i32) -> bool {
     let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     // SAFETY: one structure, writable.
     unsafe { libc::poll(&mut poll, 1, milliseconds) > 0 }
+}
+
+/// Waits until one of some descriptors can be read, or `milliseconds` are over.
+pub fn wait_for_any(fds: impl Iterator<Item = i32>, milliseconds: i32) {
+    let mut polls: Vec<libc::pollfd> =
+        fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }).collect();
+    // SAFETY: the structures are writable, and as many as is said.
+    unsafe { libc::poll(polls.as_mut_ptr(), polls.len() as u64, milliseconds) };
 }
 
 pub fn kill(pid: i32, signal: i32) -> Result<(), i32> {

@@ -22,11 +22,15 @@ pub enum State {
     /// Resident when the kernel told that it is to be discarded, which may not have happened yet:
     /// not moved before it has faulted.
     Gone,
+    /// In the store when the kernel told that it is to be discarded: it is zero once the mark in
+    /// the page table is gone, which the discard takes away. Offset and number of bytes.
+    Doomed(u64, u32),
 }
 
 /// A page's word: its state, and what the choice of victims notes.
 ///
-/// Bits 0 and 1: state. 2: known to be registered. 3 to 5: faults, the clock's use count. 8 and up:
+/// Bits 0 and 1: state. 2: known to be registered. 3 to 5: faults, the clock's use count. 6: the
+/// page table has a mark for it. 8 and up:
 /// of a page in the store its length (13 bits) and its offset in units of 64 bytes; of another the
 /// time of its last restore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -35,17 +39,37 @@ pub struct Word(pub u64);
 impl Word {
     const REGISTERED: u64 = 4;
     const USES: u64 = 7 << 3;
+    const MARKED: u64 = 1 << 6;
 
     pub fn state(self) -> State {
+        let (offset, len) = (self.0 >> 21 << 6, (self.0 >> 8 & 0x1fff) as u32);
         match self.0 & 3 {
-            1 => State::Out(self.0 >> 21 << 6, (self.0 >> 8 & 0x1fff) as u32),
+            1 => State::Out(offset, len),
             2 => State::Gone,
+            3 => State::Doomed(offset, len),
             _ => State::None,
         }
     }
 
-    pub fn is_out(self) -> bool {
-        self.0 & 3 == 1
+    /// Where the store has the page, if it does.
+    pub fn slot(self) -> Option<u64> {
+        match self.state() {
+            State::Out(offset, _) | State::Doomed(offset, _) => Some(offset),
+            State::None | State::Gone => None,
+        }
+    }
+
+    /// The word of a page of the store that is to be discarded.
+    pub fn doomed(self) -> Self {
+        Word(self.0 | 3)
+    }
+
+    pub fn marked(self) -> Self {
+        Word(self.0 | Self::MARKED)
+    }
+
+    pub fn is_marked(self) -> bool {
+        self.0 & Self::MARKED != 0
     }
 
     /// The word of a page that went to the store.
@@ -69,6 +93,10 @@ impl Word {
 
     pub fn is_registered(self) -> bool {
         self.0 & Self::REGISTERED != 0
+    }
+
+    pub fn unregistered(self) -> Self {
+        Word(self.0 & !Self::REGISTERED)
     }
 
     pub fn registered(self) -> Self {
@@ -204,6 +232,11 @@ mod tests {
         assert!(back.is_registered() && back.gone().is_registered());
         assert_eq!(back.gone().state(), State::Gone);
         assert_eq!(back.gone().none().state(), State::None);
+        let doomed = word.marked().doomed();
+        assert_eq!(doomed.state(), State::Doomed(0x1_2345_6780 & !63, 4100));
+        assert!(doomed.is_marked() && doomed.is_registered());
+        assert_eq!((doomed.slot(), back.slot()), (Some(0x1_2345_6780 & !63), None));
+        assert!(!doomed.back(1).is_marked());
     }
 
     #[test]

@@ -1,14 +1,18 @@
 //! The command line: what may be said and how it is explained. Values are checked here, before
 //! anything else happens.
 
-use crate::load::{LEAST_BYTES, Load, MOST_BYTES, MOST_ITEMS, Protocol, Target, Workload};
+use crate::every::Every;
+use crate::load::args::LoadArguments;
 use crate::prices::Price;
+use crate::reproduce::args::{self as reproduce, ReproduceArguments};
 use crate::run_settings::Given;
-use crate::sim::{Cache, Fast, Page, Plays, Seeds};
+use crate::sim::args::{self as sim, SimArguments};
+use crate::values::{knob, tiers};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
-use terrace_tiers::{FileMedium, MediumKind, Nodes, TierKind, parse_tiers};
+use terrace_pager::settings::{Dram, Knob, Window};
+use terrace_policy::slowdown::{Target as Slowdown, Wanted};
 
 /// Runs programs with their heap spread over DRAM and compressed memory.
 #[derive(Parser, Debug)]
@@ -36,13 +40,17 @@ pub enum Command {
     ///
     /// Exit status: 0 where Terrace can evict, 1 where programs would run unmanaged.
     Doctor(DoctorArguments),
+    /// Change the limits, or the knob, of a run that lives
+    #[command(after_long_help = SET_HELP)]
+    Set(SetArguments),
     /// Show the runs that live on this machine: your own, or all of them to root
     Status(StatusArguments),
     /// Watch the runs that live on this machine, their processes sorted, in a terminal
     Top(TopArguments),
     /// Measure what each tier makes of your data on this machine: its size, cost and times
     Characterize(CharacterizeArguments),
-    /// Say what could be saved of a program's memory, and what that would cost at most
+    /// Say what could be saved of a program's memory and what that would cost, before anything moves
+    #[command(after_long_help = PLAN_HELP)]
     Plan(PlanArguments),
     /// Load a server or memory, and check what comes back
     Load(LoadArguments),
@@ -50,16 +58,19 @@ pub enum Command {
     #[command(after_long_help = RECORD_HELP, override_usage = "terrace record -o FILE [OPTIONS] -- CMD [ARGUMENT]...")]
     Record(RecordArguments),
     /// Show a recording
+    #[command(
+        override_usage = "terrace report [OPTIONS] FILE\n       terrace report heatmap | wss | sites | export [OPTIONS] FILE"
+    )]
     Report(ReportArguments),
     /// Run policies over generated or recorded accesses, and say what would have come of it
-    #[command(after_long_help = SIM_HELP)]
+    #[command(after_long_help = sim::HELP)]
     Sim(SimArguments),
     /// Solve a generated placement problem: time, memory, and distance from the best
     ///
     /// Exit status: 0, or 1 where nothing within the bound and the limits was found.
     Solver(SolverArguments),
     /// Run the papers' figures in the simulator, and put their numbers beside ours
-    #[command(after_long_help = REPRODUCE_HELP)]
+    #[command(after_long_help = reproduce::HELP)]
     Reproduce(ReproduceArguments),
     /// Write manual pages and completions, for `make install`, or pages of documentation
     #[command(hide = true)]
@@ -77,59 +88,6 @@ pub struct GenerateArguments {
     #[arg(long)]
     pub reference: bool,
 }
-
-const REPRODUCE_HELP: &str = "\
-What is written:
-  index.html, which needs no network and no scripts; an SVG for each plot; NAME.json (`all`: one of each paper) with
-  `rows`: figure, metric, paper, ours, deviation, unit, verdict. A claim that does not reproduce is no error: it stands there, with why.
-
-Examples:
-  terrace reproduce all --out papers
-  terrace reproduce jenga-fig7 --seed 2 --json";
-
-/// `terrace reproduce`.
-#[derive(Args, Debug)]
-pub struct ReproduceArguments {
-    /// A paper (jenga, objectier, m2t), one of its figures (jenga-fig7), or all
-    #[arg(value_name = "NAME", value_parser = crate::reproduce::wanted)]
-    pub name: crate::reproduce::Wanted,
-
-    /// The directory to write into; files of the same names are replaced
-    #[arg(long, value_name = "DIR", default_value = "terrace-reproduce")]
-    pub out: PathBuf,
-
-    /// A small version, some seconds: shows that all runs, and no more
-    #[arg(long)]
-    pub quick: bool,
-
-    /// From what all chance is made
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub seed: u64,
-
-    /// Print the rows as JSON
-    #[arg(long)]
-    pub json: bool,
-}
-
-const SIM_HELP: &str = "\
-What is simulated:
-  Units of memory in a fast tier and a slow one, accesses to them, samples of these, and a policy that moves units every 50 ms; time is what accesses,
-  faults and moves take. `docs/simulator.md` says how, and what it cannot say. --list shows all names.
-
-Results:
-  A table on standard output. With -o each finished case is a line of JSON in FILE at once, with what went on over time; cases that are in FILE already are not
-  run again, so that one who was interrupted, or wants more, gives the same command again. A recording that is cut off or damaged is run up to there; its
-  results say so (`incomplete`), and are made again by the next such command.
-
-Exit status:
-  0    all cases were run
-  125  terrace itself failed, or some cases did, or a recording was not whole
-
-Examples:
-  terrace sim jump --policies jenga,memtis,terrace
-  terrace sim zipf:theta=0.99 drift app.acc --machines optane,cxl --fast 10%,20%,50% --seeds 1-5 -o runs.jsonl
-  terrace sim jump --policies memtis --set memtis.cooling=120K,500K,2M
-  terrace sim store:keys=300K --layouts time,context,oracle --policies terrace";
 
 const RECORD_HELP: &str = "\
 What is seen:
@@ -202,9 +160,18 @@ pub struct RunArguments {
     #[arg(long)]
     pub wait: bool,
 
+    /// Preload nothing: attach to the program as it starts, as `terrace attach` does. Without this
+    /// option, that is done where no library can be preloaded (static programs, musl); needs root
+    #[arg(long)]
+    pub inject: bool,
+
     /// Take settings from this TOML file (see `terrace config`)
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
+
+    /// Print the report as JSON to standard output, after what the program wrote there: --report -
+    #[arg(long, conflicts_with = "report")]
+    pub json: bool,
 
     /// The program and its arguments
     #[arg(
@@ -223,18 +190,37 @@ Needs root, Linux 6.8 and a 64-bit x86 program; who cannot be attached to is tol
 
 Examples:
   terrace attach $(pidof exporter) --dram 200M
+  terrace attach $(pidof java) --slowdown 2% --tiers dram,zstd --report java.json
+  terrace attach --outside $(pidof postgres) --dram 1G
   terrace status
   terrace detach $(pidof exporter)";
 
 /// `terrace attach`.
 #[derive(Args, Debug)]
+#[command(group = clap::ArgGroup::new("whom").required(true).args(["pids", "cgroup"]))]
 pub struct AttachArguments {
     /// Processes
-    #[arg(value_name = "PID", required = true, value_parser = clap::value_parser!(i32).range(1..))]
+    #[arg(value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
     pub pids: Vec<i32>,
-    /// DRAM that each may take, compressed pages included: 200M, 4G
-    #[arg(long, value_name = "SIZE", value_parser = size)]
-    pub dram: u64,
+    /// DRAM that each may take, compressed pages included: 200M, 4G, or 60% of its most data
+    #[arg(long, value_name = "SIZE|PCT")]
+    pub dram: Option<Dram>,
+    /// Take what costs no more of the program's time than this, such as 2%: the default is 2%
+    /// without --dram
+    #[arg(long, value_name = "PCT")]
+    pub slowdown: Option<terrace_policy::slowdown::Target>,
+    /// Where pages go: dram and one tier of compressed pages, such as zstd
+    #[arg(long, value_name = "LIST", default_value = "dram,lz4")]
+    pub tiers: String,
+    /// Write the figures of a process to this file, as JSON, when it ends or is detached from
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
+    /// Stop and enter nothing: the kernel's swap takes the pages, on request (MADV_PAGEOUT)
+    #[arg(long)]
+    pub outside: bool,
+    /// With --outside: all processes of this control group, a directory; --dram is for all of them
+    #[arg(long, value_name = "PATH", requires = "outside")]
+    pub cgroup: Option<PathBuf>,
 }
 
 /// `terrace detach`.
@@ -243,6 +229,37 @@ pub struct DetachArguments {
     /// Processes
     #[arg(value_name = "PID", required = true, value_parser = clap::value_parser!(i32).range(1..))]
     pub pids: Vec<i32>,
+}
+
+const SET_HELP: &str = "\
+Memory comes down to a lower limit within some seconds. What was not said stays as it is. Tiers and other settings are those of
+the program's start. A run that was started with --observe, or with nothing that limits it, cannot be changed.
+
+Examples:
+  terrace set $(pidof -s redis-server) --dram 2G
+  terrace set $(pidof -s redis-server) --dram unlimited --slowdown 2%
+  terrace set $(pidof -s redis-server) --knob 0.9 --window 10s";
+
+/// `terrace set`.
+#[derive(Args, Debug)]
+#[command(group(clap::ArgGroup::new("limit").required(true).multiple(true)))]
+pub struct SetArguments {
+    /// A process of the run, or its `terrace run`, as `terrace status` lists them
+    pub pid: u32,
+    /// The limit for all processes of the run together: a size (512M, 4G), a share of the most
+    /// data that there was so far (60%), or `unlimited`
+    #[arg(long, value_name = "SIZE|PCT", allow_hyphen_values = true, group = "limit")]
+    pub dram: Option<Dram>,
+    /// The slowdown that may be caused beside it: a share of the time (2%), or `off`
+    #[arg(long, value_name = "PCT|off", group = "limit")]
+    pub slowdown: Option<Wanted>,
+    /// How much the model saves that places regions, from the end of its window on: 1 is all
+    /// speed, 0 all saving. Only in runs that were started with --knob or --placement
+    #[arg(long, value_name = "A", group = "limit")]
+    pub knob: Option<Knob>,
+    /// Time between its plans: 0.5s to 600s
+    #[arg(long, value_name = "TIME", group = "limit")]
+    pub window: Option<Window>,
 }
 
 /// `terrace status`.
@@ -282,10 +299,17 @@ pub struct CharacterizeArguments {
     /// The tiers to measure, each alone, as in `terrace run`
     #[arg(long, value_name = "LIST", default_value = "dram,lz4,zstd:-1,zstd:1,zstd:3,zstd:9")]
     pub tiers: String,
+    /// Measure the twelve tiers of TierScape's Figure 2 instead: lz4, lzo, deflate, in pools zbud
+    /// and zsmalloc, in DRAM and on the slow medium (a node, else files)
+    #[arg(long, conflicts_with = "tiers")]
+    pub paper: bool,
     /// So many pages at most of each
     #[arg(long, value_name = "N", default_value_t = 8192,
           value_parser = clap::value_parser!(u32).range(16..=1_000_000))]
     pub pages: u32,
+    /// A file of prices in place of the table that is built in (docs/explanation/tiers.md)
+    #[arg(long, value_name = "FILE")]
+    pub prices: Option<PathBuf>,
     /// What a byte costs on a medium, DRAM's being 1: dram, node or file (may be repeated)
     #[arg(long, value_name = "MEDIUM=PRICE")]
     pub price: Vec<Price>,
@@ -321,29 +345,54 @@ pub struct SolverArguments {
     pub json: bool,
 }
 
-/// A knob from 0 to 1.
-fn knob(text: &str) -> Result<f64, String> {
-    match text.parse() {
-        Ok(alpha) if (0.0..=1.0).contains(&alpha) => Ok(alpha),
-        _ => Err("write a number from 0 (all saving) to 1 (all speed)".into()),
-    }
-}
+const PLAN_HELP: &str = "\
+What is told:
+  What is hot, warm and cold, and for how long; how it compresses; cost against slowdown over the knob, with where the program is now; and three settings, each
+  with the command for it. Nothing is moved. Costs of what is not in use yet, and slowdowns, are estimates: expected faults times the whole time of a fault.
+
+Examples:
+  terrace plan -- python3 job.py
+  terrace plan $(pidof -s redis-server) --for 2m --choose-tiers 3
+  terrace plan run.json --price usd=4.5 --svg plan.svg
+  terrace plan app.rec --data heap.bin";
 
 /// `terrace plan`.
 #[derive(Args, Debug)]
 pub struct PlanArguments {
-    /// The report of an earlier `terrace run --observe --report FILE`
-    #[arg(value_name = "REPORT.json", conflicts_with = "command")]
-    pub report: Option<PathBuf>,
-    /// The tiers to plan with, if a command is observed
-    #[arg(long, value_name = "LIST", value_parser = tiers, default_value = "dram,lz4,zstd:1")]
+    /// A process that runs (its number: it is watched for a while and runs on), the report of an
+    /// earlier `terrace run --observe --report FILE`, or what `terrace record` wrote
+    #[arg(value_name = "PID|FILE", conflicts_with = "command")]
+    pub of: Option<PathBuf>,
+    /// How long to watch a process that runs
+    #[arg(long = "for", value_name = "TIME", default_value = "15s")]
+    pub observe: Every,
+    /// The tiers to choose from; those of a report are what its --tiers were
+    #[arg(long, value_name = "LIST", value_parser = tiers,
+          default_value = "dram,lz4,zstd:-1,zstd:1,zstd:3,zstd:9")]
     pub tiers: String,
-    /// What a byte costs on a medium, DRAM's being 1: dram, node or file (may be repeated)
+    /// Name the best set of up to K tiers below DRAM for this data, what the last one adds, and
+    /// when one is enough; the settings then use it
+    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u8).range(1..=7))]
+    pub choose_tiers: Option<u8>,
+    /// The slowdown that the sets are compared at
+    #[arg(long, value_name = "PCT", default_value = "2%")]
+    pub slowdown: Slowdown,
+    /// Take how pages compress from this file, where the rest does not tell it
+    #[arg(long, value_name = "FILE")]
+    pub data: Option<PathBuf>,
+    /// A file of prices in place of the table that is built in (docs/explanation/tiers.md)
+    #[arg(long, value_name = "FILE")]
+    pub prices: Option<PathBuf>,
+    /// What a byte costs on a medium, DRAM's being 1: dram, node or file; or usd=, and what a GiB
+    /// of DRAM costs, for figures in dollars (may be repeated)
     #[arg(long, value_name = "MEDIUM=PRICE")]
     pub price: Vec<Price>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+    /// Draw savings against slowdown into this file
+    #[arg(long, value_name = "FILE.svg")]
+    pub svg: Option<PathBuf>,
     /// The program to observe first, to its end, and its arguments
     #[arg(last = true, value_name = "CMD")]
     pub command: Vec<OsString>,
@@ -420,6 +469,29 @@ pub enum ReportKind {
     /// Which allocation sites hold hot and cold objects: from a report of `terrace run --allocator
     /// context --sampler auto --report FILE.json`
     Sites(SitesArguments),
+    /// In which tier each region was to be and was, with faults and cost: from a report of
+    /// `terrace run --knob A --report FILE.json`
+    Tiers(TiersArguments),
+    /// How much of hot pages is hot, by allocation site, and what hot objects side by side would
+    /// save: from a program built with the recorder
+    Utilisation(UtilisationArguments),
+}
+
+/// `terrace report utilisation`.
+#[derive(Args, Debug)]
+pub struct UtilisationArguments {
+    /// What a program built with the recorder wrote, with TERRACE_RECORD=objects:FILE
+    pub file: PathBuf,
+    /// How long an object is hot after an access, in the recording's clock: accesses, or us
+    /// [default: a tenth of the recording]
+    #[arg(long, value_name = "LENGTH")]
+    pub window: Option<u64>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Draw it into this file too
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
 }
 
 /// `terrace report export`.
@@ -441,6 +513,22 @@ pub enum ExportFormat {
     /// libCacheSim's.
     #[value(name = "oracleGeneral")]
     OracleGeneral,
+}
+
+/// `terrace report tiers`.
+#[derive(Args, Debug)]
+pub struct TiersArguments {
+    /// What `terrace run --report` wrote
+    pub file: PathBuf,
+    /// The process to show [default: the one with the most memory]
+    #[arg(long, value_name = "PID")]
+    pub process: Option<u32>,
+    /// Draw it into this file too
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `terrace report sites`.
@@ -481,143 +569,6 @@ pub struct HeatmapArguments {
     /// Draw it into this file too
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
-}
-
-/// `terrace sim`.
-#[derive(Args, Debug)]
-pub struct SimArguments {
-    /// What is accessed: a generator or a program of objects, as NAME or NAME:key=value,…
-    /// (--list), or the file of a recording
-    #[arg(value_name = "WORKLOAD", required_unless_present = "list")]
-    pub workloads: Vec<String>,
-
-    /// Policies [default: all]
-    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
-    pub policies: Vec<String>,
-
-    /// A policy's parameter; with several values it is run with each of them
-    /// (memtis.cooling=120K,2M)
-    #[arg(long, value_name = "POLICY.NAME=VALUES")]
-    pub set: Vec<String>,
-
-    /// How much the fast tier holds: shares of the units, or sizes
-    #[arg(long, value_name = "SIZES|PCTS", value_delimiter = ',', default_value = "20%")]
-    pub fast: Vec<Fast>,
-
-    /// Machines: optane, cxl, numa; lz4, zstd-fast, zstd, deflate
-    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "optane")]
-    pub machines: Vec<String>,
-
-    /// Numbers that settle what is generated and sampled (1,2,7-9)
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1")]
-    pub seeds: Vec<Seeds>,
-
-    /// How objects lie in memory, where there are objects: time, size, context, near,
-    /// consolidated, oracle
-    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "time,size,context")]
-    pub layouts: Vec<String>,
-
-    /// Units of a generator [default: 10240; with --placement 65536 pages]
-    #[arg(long, value_name = "N", value_parser = units)]
-    pub units: Option<u32>,
-
-    /// Accesses of a generator [default: 120M; with --placement 8M]
-    #[arg(long, value_name = "N", value_parser = some)]
-    pub accesses: Option<u64>,
-
-    /// Models that place regions over several tiers, in their settings, instead of policies:
-    /// hemem*, gswap*, tmo*, waterfall, tierscape, tierscape-artifact, terrace-cost, or all
-    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
-    pub placement: Vec<String>,
-
-    /// Set of tiers for --placement: tierscape-standard, tierscape-spectrum, gswap or tmo
-    #[arg(long, value_name = "SET", default_value = "tierscape-spectrum")]
-    pub tiers: String,
-
-    /// The knob of --placement's models that have one, instead of 0.9, 0.5 and 0.1
-    #[arg(long, value_name = "A", value_parser = knob)]
-    pub alpha: Option<f64>,
-
-    /// What of a recording's and a program's memory is one unit; `mixed`: 2M of which at least
-    /// half of the pages is touched at all (`mixed:90%`: so much), and 4K elsewhere
-    #[arg(long, value_name = "SIZE|mixed", default_value = "4K")]
-    pub page: Page,
-
-    /// How much memory all units together play, with policies' intervals scaled alike; `real`:
-    /// they are what they are (a generator's 2M, or 4K and 2M with huge=). Compressed ones
-    /// always are pages
-    #[arg(long, value_name = "SIZE|real", default_value = "20G")]
-    pub plays: Plays,
-
-    /// Accesses of a program that each one stands for [default: 100, or with --plays real what the
-    /// recording says]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    pub stands_for: Option<u32>,
-
-    /// Accesses of a program from one sample to the next, on average
-    #[arg(long, value_name = "N", default_value_t = 5003, value_parser = clap::value_parser!(u32).range(1..))]
-    pub sample_period: u32,
-
-    /// Milliseconds from one decision to the next
-    #[arg(long, value_name = "MS", default_value_t = 50.0, value_parser = tick_ms)]
-    pub tick: f64,
-
-    /// Accesses on their way at a time [default: the machine's, 16]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
-    pub in_flight: Option<u32>,
-
-    /// A cache before memory, for programs of objects and recordings of all accesses to them; or
-    /// `none`
-    #[arg(long, value_name = "SIZE", default_value = "4M", value_parser = cache)]
-    pub cache: Cache,
-
-    /// Parts of a run of which figures are kept
-    #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    pub windows: u32,
-
-    /// Threads [default: one for each CPU]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
-    pub jobs: Option<u32>,
-
-    /// Write each finished case into FILE, and do not run again what is there
-    #[arg(short, long, value_name = "FILE")]
-    pub output: Option<PathBuf>,
-
-    /// Print JSON instead of a table
-    #[arg(long)]
-    pub json: bool,
-
-    /// Show all workloads, policies with their parameters, machines and layouts
-    #[arg(long)]
-    pub list: bool,
-}
-
-fn units(text: &str) -> Result<u32, String> {
-    match terrace_sim::quantity::count(text) {
-        Some(count) if (16..=1 << 28).contains(&count) => Ok(count as u32),
-        _ => Err("write a whole number from 16 to 268435456 (10K is 10000)".into()),
-    }
-}
-
-fn some(text: &str) -> Result<u64, String> {
-    match terrace_sim::quantity::count(text) {
-        Some(count) if count > 0 => Ok(count),
-        _ => Err("write a whole number from 1 (120M is 120000000)".into()),
-    }
-}
-
-fn cache(text: &str) -> Result<Cache, String> {
-    match text {
-        "none" => Ok(Cache(None)),
-        _ => match size(text)? {
-            size if (4096..=1 << 32).contains(&size) => Ok(Cache(Some(size as usize))),
-            _ => Err("write `none`, or a size from 4K to 4G".into()),
-        },
-    }
-}
-
-fn tick_ms(text: &str) -> Result<f64, String> {
-    number_within(text, 0.001, 1e6)
 }
 
 /// `terrace config`.
@@ -662,280 +613,6 @@ pub struct DoctorArguments {
     /// Print JSON, with everything in it
     #[arg(long)]
     pub json: bool,
-}
-
-/// `terrace load`.
-#[derive(Args, Debug)]
-pub struct LoadArguments {
-    /// What is loaded.
-    #[command(subcommand)]
-    pub kind: LoadKind,
-}
-
-/// `terrace load …`.
-#[derive(Subcommand, Debug)]
-pub enum LoadKind {
-    /// Fill a memcached or redis server with values that can be told apart, then read and write
-    /// them
-    #[command(after_long_help = LOAD_HELP)]
-    Kv(KvArguments),
-    /// Touch memory of this command's own in a known pattern, to see what a policy makes of it
-    #[command(after_long_help = MEMORY_HELP)]
-    Memory(MemoryArguments),
-}
-
-const MEMORY_HELP: &str = "\
-All that is read is checked.
-
-Exit status:
-  0    all was what it should be
-  1    something was not
-  125  terrace itself failed
-
-Examples:
-  terrace run --dram 50% -- terrace load memory jump --size 1G --seconds 30
-  terrace record -o zipf.rec -- terrace load memory zipf --truth zipf.json";
-
-/// `terrace load memory`.
-#[derive(Args, Debug)]
-pub struct MemoryArguments {
-    /// What is touched when
-    #[arg(value_enum, value_name = "PATTERN")]
-    pub pattern: Load,
-
-    /// How much memory (512M, 4G: powers of 1024)
-    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size)]
-    pub size: u64,
-
-    /// How long, after it was filled
-    #[arg(long, value_name = "S", default_value_t = 20.0, value_parser = some_seconds)]
-    pub seconds: f64,
-
-    /// How long what is hot stays the same, where it changes
-    #[arg(long, value_name = "S", default_value_t = 5.0, value_parser = some_seconds)]
-    pub change_every: f64,
-
-    /// How many threads, each with a way of its own
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = count)]
-    pub threads: usize,
-
-    /// Percentage of accesses that write
-    #[arg(long, value_name = "PCT", default_value = "10", value_parser = percent)]
-    pub write_share: f64,
-
-    /// The exponent of the Zipf distribution; 0: all alike
-    #[arg(long, value_name = "X", default_value_t = 0.99, value_parser = theta)]
-    pub theta: f64,
-
-    /// From what all is made
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub seed: u64,
-
-    /// Accesses are counted for so long each
-    #[arg(long, value_name = "S", default_value_t = 0.1, value_parser = some_seconds)]
-    pub interval: f64,
-
-    /// At the end check all that was not read too, and that no write was lost (of a graph: all but
-    /// its ranks)
-    #[arg(long)]
-    pub check_all: bool,
-
-    /// Count accesses to each page, and write them into this file as JSON
-    #[arg(long, value_name = "FILE")]
-    pub truth: Option<PathBuf>,
-
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
-}
-
-const LOAD_HELP: &str = "\
-Every value that comes back is checked: key, version, checksum. A missing, stale or damaged one is an error.
-
-Exit status:
-  0    every answer was right
-  1    one was not
-  125  terrace itself failed, or the server went away
-
-Examples:
-  terrace load kv 127.0.0.1:11211 --items 1000000 --connections 32
-  terrace load kv /run/redis.sock --protocol redis --get-share 90 --depth 16 --json";
-
-/// `terrace load kv`.
-#[derive(Args, Debug)]
-pub struct KvArguments {
-    /// HOST:PORT, or the path of a Unix socket
-    #[arg(value_name = "TARGET")]
-    pub target: Target,
-
-    /// The protocol that it speaks; without it the server is asked
-    #[arg(long, value_enum)]
-    pub protocol: Option<Protocol>,
-
-    /// Fill the server, load it, or both. A server that is only loaded must have been filled with
-    /// the same items, value bytes and seed
-    #[arg(long, value_enum, default_value = "both")]
-    pub phase: Phase,
-
-    /// How many items
-    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=MOST_ITEMS))]
-    pub items: u64,
-
-    /// How long each value is, from 64 to 1000000 bytes
-    #[arg(long, value_name = "BYTES", default_value_t = 1000, value_parser = value_bytes)]
-    pub value_bytes: usize,
-
-    /// From what all data are made, and which items are popular
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub seed: u64,
-
-    /// With the seed, the order of accesses: a run after another one should have another, not to
-    /// repeat its accesses
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub order: u64,
-
-    /// The exponent of the Zipf distribution; 0: all items alike
-    #[arg(long, value_name = "X", default_value_t = 0.99, value_parser = theta)]
-    pub theta: f64,
-
-    /// Popular items are those that were written first, so they are neighbours in the server's
-    /// memory; else they are scattered
-    #[arg(long)]
-    pub clustered: bool,
-
-    /// Percentage of operations that are GETs; the others are SETs
-    #[arg(long, value_name = "PCT", default_value = "100", value_parser = percent)]
-    pub get_share: f64,
-
-    /// The operations of one of YCSB's workloads instead
-    #[arg(long, value_enum, conflicts_with = "get_share")]
-    pub workload: Option<Workload>,
-
-    /// After so many operations other items are popular
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), conflicts_with = "workload")]
-    pub jump_every: Option<u64>,
-
-    /// An open loop: so many operations a second set out, and times count from when they are due
-    #[arg(long, value_name = "OPS", value_parser = rate)]
-    pub rate: Option<f64>,
-
-    /// How many connections
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = count)]
-    pub connections: usize,
-
-    /// Requests on the way on each of them
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = count)]
-    pub depth: usize,
-
-    /// How long to measure
-    #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = seconds)]
-    pub seconds: f64,
-
-    /// Measure so many operations instead
-    #[arg(long, value_name = "N", conflicts_with = "seconds")]
-    pub operations: Option<u64>,
-
-    /// How long to load before that
-    #[arg(long, value_name = "S", default_value_t = 2.0, value_parser = seconds)]
-    pub warm_up: f64,
-
-    /// Give up when the server has not answered for so long
-    #[arg(long, value_name = "S", default_value_t = 60.0, value_parser = seconds)]
-    pub patience: f64,
-
-    /// Count operations on each item while it is measured, and write them into this file as JSON
-    #[arg(long, value_name = "FILE")]
-    pub truth: Option<PathBuf>,
-
-    /// Take values of any contents, from a server that keeps none, for benchmarks
-    #[arg(long, hide = true)]
-    pub unchecked: bool,
-
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
-}
-
-/// What of a load is done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Phase {
-    /// Write every item, then load and measure
-    Both,
-    /// Only write every item
-    Fill,
-    /// Only load and measure
-    Run,
-}
-
-/// Connections, and requests on each: more would be a mistake.
-const COUNT_MOST: usize = 10_000;
-/// A day.
-const SECONDS_MOST: f64 = 86_400.0;
-
-fn number_within(text: &str, least: f64, most: f64) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(number) if (least..=most).contains(&number) => Ok(number),
-        _ => Err(format!("write a number from {least} to {most}")),
-    }
-}
-
-fn theta(text: &str) -> Result<f64, String> {
-    number_within(text, 0.0, 10.0)
-}
-
-fn rate(text: &str) -> Result<f64, String> {
-    number_within(text, 1.0, 1e8)
-}
-
-fn percent(text: &str) -> Result<f64, String> {
-    number_within(text.strip_suffix('%').unwrap_or(text), 0.0, 100.0).map(|percent| percent / 100.0)
-}
-
-fn seconds(text: &str) -> Result<f64, String> {
-    number_within(text, 0.0, SECONDS_MOST)
-}
-
-/// More than nothing: what is done for so long must be possible.
-fn some_seconds(text: &str) -> Result<f64, String> {
-    number_within(text, 0.01, SECONDS_MOST)
-}
-
-fn size(text: &str) -> Result<u64, String> {
-    terrace_pager::settings::parse_size(text).map_err(|error| error.to_string())
-}
-
-fn count(text: &str) -> Result<usize, String> {
-    match text.parse() {
-        Ok(count) if (1..=COUNT_MOST).contains(&count) => Ok(count),
-        _ => Err(format!("write a whole number from 1 to {COUNT_MOST}")),
-    }
-}
-
-fn value_bytes(text: &str) -> Result<usize, String> {
-    match text.parse() {
-        Ok(bytes) if (LEAST_BYTES..=MOST_BYTES).contains(&bytes) => Ok(bytes),
-        _ => Err(format!(
-            "write a whole number from {LEAST_BYTES} (a value names its key and version) to {MOST_BYTES}"
-        )),
-    }
-}
-
-/// Accepts a list of tiers that `terrace_tiers` understands and whose directories and nodes are fit
-/// for use, and keeps it as it was written.
-pub fn tiers(text: &str) -> Result<String, Box<dyn std::error::Error + Send + Sync>> {
-    for tier in parse_tiers(text)? {
-        match &tier.kind {
-            TierKind::Compressed { medium: MediumKind::File { directory }, .. } => {
-                FileMedium::check(directory)
-                    .map_err(|error| format!("`{}`: {error}", tier.name))?;
-            }
-            TierKind::Node { node } => Nodes::of_machine()
-                .check(*node)
-                .map_err(|error| format!("`{}`: {error}", tier.name))?,
-            _ => {}
-        }
-    }
-    Ok(text.to_owned())
 }
 
 #[cfg(test)]

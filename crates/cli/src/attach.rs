@@ -1,12 +1,98 @@
 //! `terrace attach` and `terrace detach`: processes that already run.
 
 use crate::args::{AttachArguments, DetachArguments};
-use anyhow::Result;
+use anyhow::{Result, bail};
+use terrace_attach::{Follow, Limit, Look};
+use terrace_pager::settings::Dram;
+use terrace_policy::slowdown::{self, Slowdown, Target, Wanted};
+use terrace_tiers::{CodecKind, MediumKind, TierKind, parse_tiers};
 
 /// Attaches to each; the exit status is 0 if all could be.
 pub fn attach(arguments: &AttachArguments) -> Result<u8> {
-    each(&arguments.pids, |pid| terrace_attach::attach(pid, arguments.dram))
+    let (codec, tier) = tier(&arguments.tiers)?;
+    let report = arguments.report.as_ref().map(std::path::absolute).transpose()?;
+    if report.is_some() && arguments.pids.len() != 1 {
+        bail!("--report takes the figures of one process: attach to the others by themselves");
+    }
+    crate::budget::refuse_bare_number(arguments.dram.unwrap_or(Dram::Unlimited))?;
+    let limit = || {
+        let (text, dram_bytes, follow) = limit(arguments.dram, arguments.slowdown);
+        let mut arguments_of_children = vec!["--tiers".to_string(), arguments.tiers.clone()];
+        for (flag, value) in [
+            ("--dram", arguments.dram.map(|dram| dram.to_string())),
+            ("--slowdown", arguments.slowdown.map(|target| target.to_string())),
+        ] {
+            arguments_of_children.extend(value.into_iter().flat_map(|value| [flag.into(), value]));
+        }
+        Limit {
+            text,
+            arguments: arguments_of_children,
+            dram_bytes,
+            follow,
+            codec,
+            tier: tier.clone(),
+            report: report.clone(),
+        }
+    };
+    if let Some(group) = &arguments.cgroup {
+        crate::say(&terrace_attach::attach_group(group, limit())?);
+        return Ok(0);
+    }
+    each(&arguments.pids, |pid| match arguments.outside {
+        true => terrace_attach::attach_outside(pid, limit()),
+        false => terrace_attach::attach(pid, limit()),
+    })
 }
+
+/// What compresses pages, of a list of tiers, and its name.
+pub fn tier(list: &str) -> Result<(CodecKind, String)> {
+    let tiers = parse_tiers(list)?;
+    let mut compressed = tiers.iter().filter(|tier| tier.kind != TierKind::Dram);
+    match (compressed.next(), compressed.next()) {
+        (Some(tier), None) => match &tier.kind {
+            TierKind::Compressed { codec, medium: MediumKind::Dram, .. } => {
+                Ok((*codec, tier.name.clone()))
+            }
+            _ => bail!(
+                "`{}` is no tier of an attached process: those are compressed pages in DRAM; \
+                 --outside takes the kernel's swap",
+                tier.name
+            ),
+        },
+        _ => bail!("--tiers {list}: an attached process has dram and one tier more"),
+    }
+}
+
+/// The limit in words, in bytes, and as it follows the process.
+fn limit(dram: Option<Dram>, slowdown: Option<Target>) -> (String, Option<u64>, Option<Follow>) {
+    let wanted = slowdown.map_or(Wanted::Auto, Wanted::At);
+    let target = wanted.target(dram.is_some());
+    let words = [
+        dram.map(|dram| format!("--dram {}", crate::budget::shown(dram))),
+        target.map(|target| format!("--slowdown {target}")),
+    ];
+    let text = words.into_iter().flatten().collect::<Vec<_>>().join(" ");
+    let bytes = match dram {
+        Some(Dram::Bytes(bytes)) => Some(bytes),
+        _ => None,
+    };
+    let share = dram.filter(|dram| matches!(dram, Dram::Share(_)));
+    if share.is_none() && target.is_none() {
+        return (text, bytes, None);
+    }
+    let (mut slowdown, mut most) = (target.map(Slowdown::new), 0);
+    let follow = move |look: Look| {
+        most = most.max(look.data);
+        let Look { now_s, data, physical, waited_s } = look;
+        let look = slowdown::Look { now_s, most, data, physical, waited_s };
+        let by_loss = slowdown.as_mut().map_or(u64::MAX, |slowdown| slowdown.limit(look, LEAST));
+        share.map_or(by_loss, |share| share.budget_bytes(most).min(by_loss))
+    };
+    (text, bytes, Some(Box::new(follow)))
+}
+
+/// No process is held to less by a slowdown.
+const LEAST: u64 = 1 << 20;
 
 /// Detaches from each; the exit status is 0 if all could be.
 pub fn detach(arguments: &DetachArguments) -> Result<u8> {

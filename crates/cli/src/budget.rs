@@ -8,6 +8,14 @@ use std::path::{Path, PathBuf};
 use terrace_pager::pager::START_MIN_BYTES;
 use terrace_pager::settings::{Dram, MIN_BUDGET_BYTES};
 
+/// A limit as people read it: a size in powers of 1024, or as it was written.
+pub fn shown(dram: Dram) -> String {
+    match dram {
+        Dram::Bytes(size) => bytes(size),
+        dram => dram.to_string(),
+    }
+}
+
 /// A share of the most data that an earlier run had at a time, by its JSON report.
 pub fn of_report(dram: Dram, report: &Path) -> Result<Dram> {
     let Dram::Share(share) = dram else {

@@ -7,7 +7,7 @@
 
 use crate::args::CharacterizeArguments;
 use crate::idle;
-use crate::prices::{self, Prices};
+use crate::prices::Prices;
 use crate::quantity::{bytes, share, short_time};
 use crate::reproduce::plot::{Drawing, Plot};
 use anyhow::{Context, Result, bail, ensure};
@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use terrace_tiers::{
     DramMedium, EXTENT_BYTES, FileMedium, Location, MediumKind, PAGE_BYTES, Page, ReadBuffer,
-    RegionStore, Scratch, Tier, TierKind, TierSpec, parse_tiers,
+    RegionStore, Scratch, Tier, TierKind, TierSpec, parse_tiers, presets::Slow,
 };
 
 /// Pages of a region, which has a pool of its own.
@@ -61,22 +61,24 @@ struct Of {
 #[derive(Serialize)]
 struct Answer {
     version: u32,
-    prices_of: &'static str,
+    prices_of: String,
     sets: Vec<Of>,
 }
 
 /// Runs the subcommand; the result is the exit status.
 pub fn run(arguments: &CharacterizeArguments) -> Result<u8> {
-    let specs: Vec<TierSpec> = parse_tiers(&arguments.tiers)?
-        .into_iter()
-        .filter(|spec| matches!(spec.kind, TierKind::Compressed { .. }))
-        .collect();
+    let named = match arguments.paper {
+        true => papers_tiers()?,
+        false => parse_tiers(&arguments.tiers)?,
+    };
+    let specs: Vec<TierSpec> =
+        named.into_iter().filter(|spec| matches!(spec.kind, TierKind::Compressed { .. })).collect();
     ensure!(
         !specs.is_empty(),
         "no tier of `{}` stores pages of its own: name some with codecs, such as dram,lz4,zstd:1",
         arguments.tiers
     );
-    let prices = Prices::with(&arguments.price);
+    let prices = Prices::with(arguments.prices.as_deref(), &arguments.price)?;
     let mut sets = Vec::new();
     for data in all_data(arguments)? {
         let tiers = specs
@@ -86,7 +88,7 @@ pub fn run(arguments: &CharacterizeArguments) -> Result<u8> {
             .with_context(|| data.name.clone())?;
         sets.push(Of { data: data.name, pages: data.pages.len(), tiers });
     }
-    let answer = Answer { version: 1, prices_of: prices::DATED, sets };
+    let answer = Answer { version: 1, prices_of: prices.dated().to_owned(), sets };
     if let Some(path) = &arguments.svg {
         std::fs::write(path, picture(&answer).svg_file()?)
             .with_context(|| path.display().to_string())?;
@@ -98,6 +100,24 @@ pub fn run(arguments: &CharacterizeArguments) -> Result<u8> {
         write!(out, "{}", text(&answer))?;
     }
     Ok(0)
+}
+
+/// C1 to C12 of TierScape's Figure 2, with the slow medium that this machine has.
+fn papers_tiers() -> Result<Vec<TierSpec>> {
+    let slow = Slow::of_machine().medium();
+    let mut tiers = Vec::new();
+    for codec in ["lz4", "lzo", "deflate"] {
+        for pool in ["zbud", "zsmalloc"] {
+            for medium in ["dram", &slow] {
+                let tier = format!("dram,{codec}/{pool}@{medium}");
+                tiers.push(parse_tiers(&tier)?.remove(1));
+            }
+        }
+    }
+    for (number, tier) in tiers.iter_mut().enumerate() {
+        tier.name = format!("C{} {}", number + 1, tier.name);
+    }
+    Ok(tiers)
 }
 
 fn text(answer: &Answer) -> String {
@@ -152,7 +172,7 @@ fn all_data(arguments: &CharacterizeArguments) -> Result<Vec<Data>> {
     let most = arguments.pages as usize;
     let mut all = Vec::new();
     for file in &arguments.data {
-        let pages = of_file(file, most).with_context(|| file.display().to_string())?;
+        let pages = pages_of_file(file, most).with_context(|| file.display().to_string())?;
         all.push(Data { name: file.display().to_string(), pages });
     }
     for pid in &arguments.pid {
@@ -174,7 +194,7 @@ fn all_data(arguments: &CharacterizeArguments) -> Result<Vec<Data>> {
 }
 
 /// Pages of a file, evenly over all of it. What is behind its last whole page is left out.
-fn of_file(path: &Path, most: usize) -> Result<Vec<Page>> {
+pub fn pages_of_file(path: &Path, most: usize) -> Result<Vec<Page>> {
     let file = File::open(path)?;
     let there = (file.metadata()?.len() / PAGE_BYTES as u64) as usize;
     ensure!(there > 0, "has less than a page (4096 bytes)");
@@ -220,6 +240,9 @@ fn measure(spec: &TierSpec, pages: &[Page], prices: &Prices) -> Result<Measured>
             FileMedium::check(directory)?;
             ("file", Tier::in_files(spec.clone(), FileMedium::new(directory)))
         }
+        TierKind::Compressed { medium: MediumKind::Node { .. }, .. } => {
+            bail!("memory of a node cannot be measured here: write @dram, whose codec is as fast")
+        }
         _ => {
             // Addresses only: what is not stored takes no memory.
             let room = pages.len().div_ceil(REGION_PAGES) * EXTENTS_MAX * EXTENT_BYTES;
@@ -228,9 +251,9 @@ fn measure(spec: &TierSpec, pages: &[Page], prices: &Prices) -> Result<Measured>
     };
     let begun = Instant::now();
     let clock = || begun.elapsed().as_nanos() as u64;
-    let lesson = tier.lesson_pages();
-    if lesson > 0 && pages.len() >= lesson {
-        tier.learn(&pages[..lesson], &clock);
+    let training = tier.training_pages();
+    if training > 0 && pages.len() >= training {
+        tier.learn(&pages[..training], &clock);
     }
     let tiers = [tier];
     let mut scratch = Scratch::new();
@@ -247,8 +270,7 @@ fn measure(spec: &TierSpec, pages: &[Page], prices: &Prices) -> Result<Measured>
         }
         stores.push(store);
     }
-    let stored: usize = stores.iter().map(|store| store.physical_bytes() as usize).sum();
-    let held = tiers[0].files().map_or(stored as u64, |files| files.held_bytes());
+    let held = tiers[0].stats.physical_bytes();
     let mut order: Vec<usize> = (0..pages.len()).collect();
     order.shuffle(&mut SmallRng::seed_from_u64(2));
     let mut restore_ns = Vec::with_capacity(pages.len());
@@ -295,6 +317,20 @@ mod tests {
             let is_near = (1.0 / found.stored - ratio).abs() < ratio * 0.1;
             assert!(is_near, "{} instead of {ratio}", 1.0 / found.stored);
         }
+    }
+
+    #[test]
+    fn the_papers_twelve_are_measured_and_zsmalloc_is_denser() {
+        let specs = papers_tiers().unwrap();
+        assert_eq!(specs.len(), 12);
+        assert!(specs[6].name.starts_with("C7 lzo/zsmalloc@dram"), "{}", specs[6].name);
+        let pages = generated(10, 2048);
+        let found: Vec<Measured> =
+            specs.iter().map(|spec| measure(spec, &pages, &Prices::default()).unwrap()).collect();
+        for pair in [(0, 2), (4, 6), (8, 10), (1, 3), (9, 11)] {
+            assert!(found[pair.1].stored < found[pair.0].stored, "{found:?}");
+        }
+        assert!(found[0].stored >= 0.5, "zbud has two pages in one at most: {found:?}");
     }
 
     #[test]

@@ -3,13 +3,15 @@
 
 use crate::args::{ConfigAction, ConfigArguments};
 use crate::config_file::{self, Unusable};
-use crate::effective::{self, Origin};
+use crate::effective;
+use crate::origin::Origin;
 use crate::run_settings::Line;
 use crate::say;
 use anyhow::{Result, bail};
 use serde_json::json;
 use std::io::Write;
 use std::path::Path;
+use terrace_tiers::presets;
 
 /// Runs the subcommand; the result is the exit status.
 pub fn run(arguments: &ConfigArguments) -> Result<u8> {
@@ -49,6 +51,9 @@ fn show(file: Option<&Path>, json: bool) -> Result<u8> {
             "version": 1,
             "run": object(|line| line.json.clone()),
             "origin": object(|line| json!(line.origin)),
+            "tier_lists": presets::all().iter().map(|preset| {
+                json!({ "name": preset.name, "tiers": preset.tiers, "notes": preset.notes })
+            }).collect::<Vec<_>>(),
         });
         writeln!(out, "{answer:#}")?;
         return Ok(0);
@@ -65,6 +70,13 @@ fn show(file: Option<&Path>, json: bool) -> Result<u8> {
             None => format!("# {} =", line.key),
         };
         writeln!(out, "{text:<34} # {origin}")?;
+    }
+    writeln!(out, "\n# Lists of tiers that have names, as they are on this machine:")?;
+    for preset in presets::all() {
+        writeln!(out, "# {} = {}", preset.name, preset.tiers)?;
+        for note in &preset.notes {
+            writeln!(out, "#   {note}")?;
+        }
     }
     Ok(0)
 }

@@ -2,13 +2,9 @@
 //! mistake is found in one pass and told with its line; an unknown key is a mistake, because a
 //! misspelt one would silently do nothing.
 
-use crate::args;
+use crate::config_reader::{Mistake, Reader, one_line};
 use crate::run_settings::{Given, KEYS};
-use serde::Serialize;
-use std::fmt;
-use std::path::{Path, PathBuf};
-use std::str::FromStr;
-use toml::Spanned;
+use std::path::Path;
 use toml::de::{DeTable, DeValue};
 
 /// The keys of the file itself.
@@ -17,17 +13,6 @@ const TOP_KEYS: [&str; 2] = ["version", "run"];
 const MISTAKES_TOLD: usize = 5;
 /// The only value of `version` so far.
 const VERSION: &str = "1";
-
-/// One mistake. Lines and columns count from 1; a column counts characters.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Mistake {
-    /// Where it is.
-    pub line: usize,
-    /// Where in the line.
-    pub column: usize,
-    /// What is wrong and what would be right.
-    pub message: String,
-}
 
 /// Why a file gives no settings.
 #[derive(Debug)]
@@ -62,12 +47,6 @@ impl Unusable {
     }
 }
 
-impl fmt::Display for Mistake {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}: {}", self.line, self.column, self.message)
-    }
-}
-
 /// Reads and checks `file`.
 pub fn read(file: &Path) -> Result<Given, Unusable> {
     let text = std::fs::read_to_string(file).map_err(Unusable::Unreadable)?;
@@ -76,7 +55,7 @@ pub fn read(file: &Path) -> Result<Given, Unusable> {
 
 /// Checks the text of a settings file; all mistakes are reported at once.
 pub fn parse(text: &str) -> Result<Given, Vec<Mistake>> {
-    let mut reader = Reader { text, mistakes: Vec::new() };
+    let mut reader = Reader::new(text);
     let (document, errors) = DeTable::parse_recoverable(text);
     for error in &errors {
         reader.mistake(error.span().map_or(0, |span| span.start), one_line(error.message()));
@@ -84,173 +63,50 @@ pub fn parse(text: &str) -> Result<Given, Vec<Mistake>> {
     let mut settings = Given::default();
     // After a syntax error the recovered table is a guess: what it seems to say is not judged.
     if errors.is_empty() {
-        reader.document(document.get_ref(), &mut settings);
+        self::document(&mut reader, document.get_ref(), &mut settings);
     }
-    let Reader { mut mistakes, .. } = reader;
-    mistakes.sort_by_key(|m| (m.line, m.column));
+    let mistakes = reader.mistakes();
     if mistakes.is_empty() { Ok(settings) } else { Err(mistakes) }
 }
 
-/// Reads the text of a file, and notes all mistakes.
-pub struct Reader<'t> {
-    text: &'t str,
-    mistakes: Vec<Mistake>,
-}
-
-/// A value, and where it stands.
-pub type Value<'i> = Spanned<DeValue<'i>>;
-
-impl Reader<'_> {
-    fn document(&mut self, table: &DeTable<'_>, settings: &mut Given) {
-        for (key, value) in table.iter() {
-            match key.get_ref().as_ref() {
-                "version" => match value.get_ref() {
-                    DeValue::Integer(number) if number.as_str() == VERSION => {}
-                    DeValue::Integer(number) => self.mistake(
-                        value.span().start,
-                        format!("version {} is not known to this terrace, which reads version {VERSION}", number.as_str()),
+fn document(reader: &mut Reader<'_>, table: &DeTable<'_>, settings: &mut Given) {
+    for (key, value) in table.iter() {
+        match key.get_ref().as_ref() {
+            "version" => match value.get_ref() {
+                DeValue::Integer(number) if number.as_str() == VERSION => {}
+                DeValue::Integer(number) => reader.mistake(
+                    value.span().start,
+                    format!(
+                        "version {} is not known to this terrace, which reads version {VERSION}",
+                        number.as_str()
                     ),
-                    other => self.wrong_type("version", "the number 1", other, value.span().start),
-                },
-                "run" => match value.get_ref() {
-                    DeValue::Table(run) => self.run_section(run, settings),
-                    other => self.wrong_type("run", "a table, written [run]", other, value.span().start),
-                },
-                unknown if KEYS.contains(&unknown) => {
-                    self.mistake(key.span().start, format!("`{unknown}` is outside its table: put it under [run]"));
+                ),
+                other => reader.wrong_type("version", "the number 1", other, value.span().start),
+            },
+            "run" => match value.get_ref() {
+                DeValue::Table(run) => run_section(reader, run, settings),
+                other => {
+                    reader.wrong_type("run", "a table, written [run]", other, value.span().start)
                 }
-                unknown => self.unknown_key(unknown, "", &TOP_KEYS, key.span().start),
+            },
+            unknown if KEYS.contains(&unknown) => {
+                reader.mistake(
+                    key.span().start,
+                    format!("`{unknown}` is outside its table: put it under [run]"),
+                );
             }
+            unknown => reader.unknown_key(unknown, "", &TOP_KEYS, key.span().start),
         }
-    }
-
-    fn run_section(&mut self, table: &DeTable<'_>, settings: &mut Given) {
-        for (key, value) in table.iter() {
-            let name = key.get_ref().as_ref();
-            if !settings.read(self, name, value) {
-                self.unknown_key(name, " in [run]", KEYS, key.span().start);
-            }
-        }
-    }
-
-    /// The value of `key` if it is text that can be read as such a setting.
-    pub fn text<T>(&mut self, key: &str, expected: &str, value: &Value<'_>) -> Option<T>
-    where
-        T: FromStr<Err: fmt::Display>,
-    {
-        let text = self.string(key, expected, value)?;
-        self.valid(key, value, text.parse())
-    }
-
-    /// The value of `key` if it is a number, in quotes or not, that can be read as such a setting.
-    pub fn number<T>(&mut self, key: &str, expected: &str, value: &Value<'_>) -> Option<T>
-    where
-        T: FromStr<Err: fmt::Display>,
-    {
-        let text = match value.get_ref() {
-            DeValue::Integer(number) if number.radix() == 10 => number.as_str(),
-            _ => self.string(key, expected, value)?,
-        };
-        self.valid(key, value, text.parse())
-    }
-
-    /// The value of `key` if it is text that holds a valid list of tiers.
-    pub fn tiers(&mut self, key: &str, expected: &str, value: &Value<'_>) -> Option<String> {
-        let text = self.string(key, expected, value)?;
-        self.valid(key, value, args::tiers(text))
-    }
-
-    /// The value of `key` as a file name, if it is text and not empty.
-    pub fn file(&mut self, key: &str, expected: &str, value: &Value<'_>) -> Option<PathBuf> {
-        let text = self.string(key, expected, value)?;
-        if text.is_empty() {
-            self.mistake(
-                value.span().start,
-                format!("`{key}` is empty: write a file name, or leave it out"),
-            );
-            return None;
-        }
-        Some(text.into())
-    }
-
-    fn string<'v>(&mut self, key: &str, expected: &str, value: &'v Value<'_>) -> Option<&'v str> {
-        match value.get_ref() {
-            DeValue::String(text) => Some(text),
-            other => {
-                self.wrong_type(key, expected, other, value.span().start);
-                None
-            }
-        }
-    }
-
-    /// The value of `key` if it is a boolean.
-    pub fn boolean(&mut self, key: &str, expected: &str, value: &Value<'_>) -> Option<bool> {
-        match value.get_ref() {
-            DeValue::Boolean(truth) => Some(*truth),
-            other => {
-                self.wrong_type(key, expected, other, value.span().start);
-                None
-            }
-        }
-    }
-
-    fn valid<T, E: fmt::Display>(
-        &mut self,
-        key: &str,
-        value: &Value<'_>,
-        parsed: Result<T, E>,
-    ) -> Option<T> {
-        parsed
-            .map_err(|error| {
-                self.mistake(value.span().start, format!("bad value for `{key}`: {error}"))
-            })
-            .ok()
-    }
-
-    fn wrong_type(&mut self, key: &str, expected: &str, found: &DeValue<'_>, offset: usize) {
-        self.mistake(
-            offset,
-            format!("`{key}` must be {expected}, not a value of type {}", found.type_str()),
-        );
-    }
-
-    fn unknown_key(&mut self, key: &str, place: &str, known: &[&str], offset: usize) {
-        let advice = match nearest(key, known) {
-            Some(near) => format!("did you mean `{near}`?"),
-            None => format!("known here: {}", known.join(", ")),
-        };
-        self.mistake(offset, format!("unknown key `{key}`{place}; {advice}"));
-    }
-
-    fn mistake(&mut self, offset: usize, message: String) {
-        let mut offset = offset.min(self.text.len());
-        while !self.text.is_char_boundary(offset) {
-            offset -= 1;
-        }
-        let before = &self.text[..offset];
-        let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
-        self.mistakes.push(Mistake {
-            line: before.matches('\n').count() + 1,
-            column: before[line_start..].chars().count() + 1,
-            message,
-        });
     }
 }
 
-/// The known key that differs from `key` by the fewest slips (a letter too many, too few, other, or
-/// swapped), if they are no more than one in three letters.
-fn nearest<'k>(key: &str, known: &[&'k str]) -> Option<&'k str> {
-    let key = key.to_lowercase();
-    known
-        .iter()
-        .map(|candidate| (strsim::damerau_levenshtein(&key, candidate), *candidate))
-        .filter(|(slips, candidate)| *slips <= key.chars().count().max(candidate.len()) / 3)
-        .min_by_key(|(slips, _)| *slips)
-        .map(|(_, candidate)| candidate)
-}
-
-fn one_line(text: &str) -> String {
-    text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ")
+fn run_section(reader: &mut Reader<'_>, table: &DeTable<'_>, settings: &mut Given) {
+    for (key, value) in table.iter() {
+        let name = key.get_ref().as_ref();
+        if !settings.read(reader, name, value) {
+            reader.unknown_key(name, " in [run]", KEYS, key.span().start);
+        }
+    }
 }
 
 #[cfg(test)]
@@ -268,14 +124,14 @@ mod tests {
 
     #[test]
     fn a_place_within_a_character_is_that_characters() {
-        let mut reader = Reader { text: "a\né", mistakes: Vec::new() };
+        let mut reader = Reader::new("a\né");
         reader.mistake("a\né".len() - 1, "here".into());
-        assert_eq!(reader.mistakes[0].to_string(), "2:1: here");
+        assert_eq!(reader.mistakes()[0].to_string(), "2:1: here");
     }
 
     #[test]
     fn a_full_file_is_read() {
-        let text = "version = 1\n[run]\ndram = \"60%\"\nslowdown = \"2%\"\ntiers = \"dram,lz4\"\nobserve = true\nstrict = false\nevict = \"wp\"\npolicy = \"jenga\"\nsampler = \"none\"\nsampler_cost = \"0.5%\"\nhuge_pages = \"hot\"\nwake_latency = 20\nallocator = \"context\"\nzones = 64\ncontext_depth = \"height\"\nverify = true\nchildren = false\nreport = \"r.json\"\nreport_every = \"5m\"\nmoves = \"m.jsonl\"\n";
+        let text = "version = 1\n[run]\ndram = \"60%\"\nslowdown = \"2%\"\ntiers = \"dram,lz4\"\nobserve = true\nstrict = false\nevict = \"wp\"\npolicy = \"jenga\"\nplacement = \"tierscape\"\nknob = 0.25\nwindow = \"10s\"\nsampler = \"none\"\nsampler_cost = \"0.5%\"\nhuge_pages = \"hot\"\nwake_latency = 20\nallocator = \"context\"\nzones = 64\ncontext_depth = \"height\"\nverify = true\nchildren = false\nreport = \"r.json\"\nreport_every = \"5m\"\n";
         assert_eq!(
             parse(text),
             Ok(Given {
@@ -286,6 +142,9 @@ mod tests {
                 strict: Some(false),
                 evict: Some(Eviction::WriteProtect),
                 policy: "jenga".parse().ok(),
+                placement: "tierscape".parse().ok(),
+                knob: "0.25".parse().ok(),
+                window: "10s".parse().ok(),
                 sampler: Some(Choice::None),
                 sampler_cost: "0.5%".parse().ok(),
                 huge_pages: Some(HugePages::Hot),
@@ -297,9 +156,11 @@ mod tests {
                 children: Some(false),
                 report: Some("r.json".into()),
                 report_every: "300s".parse().ok(),
-                moves: Some("m.jsonl".into()),
+                ..Given::default()
             })
         );
+        let moves = parse("[run]\nmoves = \"m.jsonl\"\n").unwrap().moves;
+        assert_eq!(moves, Some("m.jsonl".into()));
         assert_eq!(parse(""), Ok(Given::default()));
     }
 
@@ -312,9 +173,7 @@ mod tests {
         assert_eq!(mistakes("[rn]\n"), ["1:2: unknown key `rn`; did you mean `run`?"]);
         assert_eq!(
             mistakes("[run]\nzzz = 1"),
-            [
-                "2:1: unknown key `zzz` in [run]; known here: dram, slowdown, tiers, observe, strict, evict, policy, sampler, sampler_cost, huge_pages, wake_latency, allocator, zones, context_depth, verify, children, report, report_every, moves"
-            ]
+            [format!("2:1: unknown key `zzz` in [run]; known here: {}", KEYS.join(", "))]
         );
         assert_eq!(
             mistakes("observe = true\n"),

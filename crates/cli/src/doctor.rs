@@ -12,6 +12,7 @@ mod memory;
 mod numa;
 mod pagemap;
 mod privileges;
+mod row;
 mod sampling;
 mod swap;
 mod userfaultfd;
@@ -19,76 +20,12 @@ mod userfaultfd;
 use crate::args::DoctorArguments;
 use anstyle::AnsiColor;
 use anyhow::Result;
-use serde::Serialize;
 use serde_json::json;
 use std::io::Write;
-use std::path::Path;
 
 pub use cgroup::{lowest_limit as lowest_group_limit, rooms as group_rooms};
 pub use memory::{room as machine_room, total as machine_memory};
-
-/// How a thing stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Status {
-    /// As it should be.
-    Ok,
-    /// Terrace works, less well or not everywhere.
-    Warn,
-    /// Not there.
-    Missing,
-}
-
-/// One thing probed. Each text is one line without a full stop.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Row {
-    /// The thing.
-    pub name: &'static str,
-    /// How it stands.
-    pub status: Status,
-    /// What the probe found.
-    pub found: String,
-    /// What follows from that.
-    pub consequence: String,
-    /// What to do; empty where there is nothing to do.
-    pub fix: String,
-    /// Without this, no page can be evicted.
-    #[serde(skip)]
-    pub required: bool,
-}
-
-impl Row {
-    fn new(
-        name: &'static str,
-        status: Status,
-        found: impl Into<String>,
-        consequence: impl Into<String>,
-        fix: impl Into<String>,
-    ) -> Self {
-        Row {
-            name,
-            status,
-            found: found.into(),
-            consequence: consequence.into(),
-            fix: fix.into(),
-            required: false,
-        }
-    }
-
-    /// A thing that stands well and needs no fix.
-    fn ok(name: &'static str, found: impl Into<String>, consequence: impl Into<String>) -> Self {
-        Self::new(name, Status::Ok, found, consequence, "")
-    }
-
-    /// A thing that could not be looked at.
-    fn unreadable(name: &'static str, what: &str, error: &std::io::Error) -> Self {
-        Self::new(name, Status::Warn, format!("cannot read {what}: {error}"), "not known", "")
-    }
-
-    fn required(self) -> Self {
-        Row { required: true, ..self }
-    }
-}
+use row::{Row, Status};
 
 /// Runs all probes and prints them; the result is the exit status: 0 where Terrace can evict, 1
 /// where it cannot.
@@ -134,6 +71,9 @@ fn text(rows: &[Row], all: bool) -> String {
             lacking.join(", ")
         )
     };
+    if !all && let Some(idle) = rows.iter().find(|row| row.name == memory::IDLE) {
+        text += &format!("{}.\n\n", idle.found);
+    }
     let shown = |row: &&Row| all || row.status != Status::Ok;
     let width = rows.iter().filter(shown).map(|row| row.name.len()).max().unwrap_or(0);
     for row in rows.iter().filter(shown) {
@@ -156,16 +96,6 @@ fn text(rows: &[Row], all: bool) -> String {
         well => text += &format!("Well: {well} more (terrace doctor --all shows them).\n"),
     }
     text
-}
-
-/// A small file of /proc or /sys, without the last newline.
-fn read(file: impl AsRef<Path>) -> std::io::Result<String> {
-    std::fs::read(file).map(|bytes| String::from_utf8_lossy(&bytes).trim_end().to_owned())
-}
-
-/// The choice in brackets of a file such as `always [madvise] never`.
-fn chosen(text: &str) -> Option<&str> {
-    text.split_whitespace().find_map(|word| word.strip_prefix('[')?.strip_suffix(']'))
 }
 
 #[cfg(test)]
@@ -192,6 +122,10 @@ mod tests {
             )
             .replace("swap    none", "swap  none")
             .replace("\n                   ", "\n                 ")
+        );
+        let idle = [Row::ok(memory::IDLE, "60% of it", "much").required()];
+        assert!(
+            plain(&idle, false).starts_with("Terrace can evict here.\n\n60% of it.\n\nWell: 1")
         );
         let lacking = Row::new("move", Status::Missing, "no", "no", "upgrade").required();
         let told = plain(&[lacking], false);
@@ -227,11 +161,5 @@ mod tests {
                 assert!(row.status != Status::Missing || !row.fix.is_empty(), "{row:?}");
             }
         }
-    }
-
-    #[test]
-    fn the_choice_is_in_brackets() {
-        assert_eq!(chosen("always [madvise] never"), Some("madvise"));
-        assert_eq!(chosen("none"), None);
     }
 }

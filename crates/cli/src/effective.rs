@@ -5,20 +5,7 @@ use crate::args::RunArguments;
 use crate::config_file;
 use crate::run_settings::{Given, Values};
 use anyhow::{Result, anyhow};
-use serde::Serialize;
 use std::path::Path;
-
-/// Where a setting comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Origin {
-    /// Nobody said anything.
-    Default,
-    /// The file of `--config`.
-    File,
-    /// A flag.
-    CommandLine,
-}
 
 /// The settings for a command line, with its file of settings read and checked.
 pub fn of_command_line(arguments: &RunArguments) -> Result<Values> {
@@ -29,18 +16,6 @@ pub fn of_command_line(arguments: &RunArguments) -> Result<Values> {
 /// The settings that a file (or none) gives when the command line says nothing.
 pub fn of_file(file: Option<&Path>) -> Result<Values> {
     Ok(Values::merge(Given::default(), file.map(read).transpose()?.unwrap_or_default()))
-}
-
-/// What is given on the command line, or in the file, or else the default. Where it comes from is
-/// added to `origins`.
-pub fn choose<T>(flag: Option<T>, file: Option<T>, default: T, origins: &mut Vec<Origin>) -> T {
-    let (value, origin) = match (flag, file) {
-        (Some(value), _) => (value, Origin::CommandLine),
-        (None, Some(value)) => (value, Origin::File),
-        (None, None) => (default, Origin::Default),
-    };
-    origins.push(origin);
-    value
 }
 
 fn read(file: &Path) -> Result<Given> {

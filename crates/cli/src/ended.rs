@@ -6,7 +6,7 @@ use crate::process::{self, cpu_time};
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use terrace_pager::sys;
+use terrace_os as sys;
 
 /// Time between looks, at first and while processes come; while none do it doubles up to the
 /// second; and the greatest share of it that a look may take of a CPU.

@@ -13,13 +13,15 @@ use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use terrace_os as sys;
 use terrace_pager::moves::{MOVE_WORDS, Moved};
+use terrace_pager::settings::{Knob, NO_BUDGET, Window};
 use terrace_pager::stats::{
-    self, INTERRUPT_SLOTS, INTERRUPT_WORDS, InterruptRing, MAGIC, MOVE_SLOTS, Ring, SAMPLE_SLOTS,
-    SampleRing, Slot, StatsFile, StatsPage,
+    self, Counted, INTERRUPT_SLOTS, INTERRUPT_WORDS, InterruptRing, MAGIC, MOVE_SLOTS, Ring,
+    SAMPLE_SLOTS, SampleRing, Slot, StatsFile, StatsPage,
 };
 use terrace_pager::unreached::{self, Unreached};
-use terrace_policy::victims::Reason;
+use terrace_pager::windows::{ROW_SLOTS, ROW_WORDS, Row};
 
 /// One tier's part of [`Figures`].
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
@@ -98,9 +100,8 @@ pub struct Steps {
     pub eviction: EvictionSteps,
 }
 
-/// A budget of so many bytes or more is none. Processes of a run whose limit follows a slowdown
-/// have this one until they are assigned another.
-pub const NO_BUDGET: u64 = 1 << 62;
+/// A process that measures writes ten times a second; after so long its figures are old.
+pub const SILENT_NS: u64 = 5_000_000_000;
 
 /// One statistics page: one program image in one process.
 #[derive(Clone, Debug, PartialEq)]
@@ -128,21 +129,8 @@ pub struct Figures {
     pub over_budget_ms: u64,
     pub far_over_budget_ms: u64,
     pub floor_ms: u64,
-    pub promoted_pages: u64,
-    pub demoted_pages: u64,
-    /// By [`Reason`].
-    pub demoted_for: [u64; Reason::ALL.len()],
-    pub unchanged_pages: u64,
-    pub failed_moves: u64,
-    pub move_error: u64,
-    pub huge_made: u64,
-    pub huge_split: u64,
-    pub ahead_pages: u64,
-    pub hot_pages: u64,
-    pub room_pages: u64,
-    pub shared_pages: u64,
-    pub stall_ns: u64,
-    pub cpu_ns: u64,
+    /// What is counted.
+    pub counts: Counted,
     /// `None` without anything traced.
     pub steps: Option<Steps>,
     pub tiers: Vec<Tier>,
@@ -195,7 +183,6 @@ impl Figures {
     /// The process has just ended. If its Terrace measured and fell silent long before, it was
     /// gone: killed, or with the program that was there before another one was executed.
     pub fn notice_silence(&mut self, ended_ns: u64) {
-        const SILENT_NS: u64 = 5_000_000_000;
         let measured = matches!(
             self.state,
             stats::State::Observing | stats::State::Active | stats::State::Frozen
@@ -285,7 +272,7 @@ pub struct Image {
     pub peak_physical_bytes: u64,
     pub peak_logical_bytes: u64,
     pub peak_overhead_bytes: u64,
-    /// See [`Figures::stall_ns`].
+    /// See [`Counted::stall_ns`].
     pub stall_ns: u64,
     /// Faults that a thread of its Terrace served: not the kernel's own in its swap, nor pages
     /// that the program asked for or that came ahead of a stream.
@@ -298,6 +285,14 @@ impl Image {
     pub fn process(&self) -> Option<Stat> {
         process::stat(self.pid)
             .filter(|stat| self.start_ticks == 0 || stat.start_ticks == self.start_ticks)
+    }
+
+    /// Whether it is there; one whose number means nothing here, as far as it speaks.
+    pub fn lives(&self) -> bool {
+        if self.pid_namespace != sys::pid_namespace() {
+            return sys::now_ns().saturating_sub(self.updated_ns) < SILENT_NS;
+        }
+        self.process().is_some_and(|stat| !stat.ended)
     }
 
     /// Whether its memory is measured, and so has a share of the budget.
@@ -335,7 +330,7 @@ fn image_of(page: &StatsPage) -> Image {
         peak_physical_bytes: bytes(&page.peak_physical_bytes),
         peak_logical_bytes: bytes(&page.peak_logical_bytes),
         peak_overhead_bytes: bytes(&page.peak_overhead_bytes),
-        stall_ns: page.stall_ns.load(Relaxed),
+        stall_ns: page.counts.stall_ns.load(Relaxed),
         served_faults: served_faults(page),
     }
 }
@@ -344,7 +339,7 @@ fn served_faults(page: &StatsPage) -> u64 {
     let count = page.tier_count.load(Relaxed) as usize;
     let ours = page.tiers[..count].iter().filter(|tier| stats::get_text(&tier.name) != "swap");
     let faults = ours.fold(0, |sum: u64, tier| sum.saturating_add(tier.faults.load(Relaxed)));
-    faults.saturating_sub(page.ahead_pages.load(Relaxed)).min(1 << 50)
+    faults.saturating_sub(page.counts.ahead_pages.load(Relaxed)).min(1 << 50)
 }
 
 /// The names of a process's tiers, DRAM first. `None` for what is no page, or not one yet.
@@ -367,6 +362,17 @@ pub fn write_share(file: &Path, share_bytes: u64, for_bytes: u64) -> io::Result<
     bytes[..8].copy_from_slice(&share_bytes.to_ne_bytes());
     bytes[8..].copy_from_slice(&for_bytes.to_ne_bytes());
     file.write_all_at(&bytes, OFFSET as u64)
+}
+
+/// Tells a process the knob and the window of its placement model.
+pub fn write_model(file: &Path, knob: Knob, window: Window) -> io::Result<()> {
+    const OFFSET: usize = std::mem::offset_of!(StatsPage, knob_told);
+    const { assert!(std::mem::offset_of!(StatsPage, window_told_ms) == OFFSET + 8) };
+    let millionths = (knob.0 * 1e6).round() as u64 + 1;
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&millionths.to_ne_bytes());
+    bytes[8..].copy_from_slice(&window.0.to_ne_bytes());
+    open_page(file, true)?.write_all_at(&bytes, OFFSET as u64)
 }
 
 /// Where samples for one process are written.
@@ -410,14 +416,14 @@ impl SampleFile {
             number(&self.file, (PAGE + std::mem::offset_of!(StatsPage, updated_ns)) as u64)?;
         let percent =
             number(&self.file, (PAGE + std::mem::offset_of!(StatsPage, samples_percent)) as u64)?;
-        let speaks = terrace_pager::sys::now_ns().saturating_sub(updated_ns) < Self::SILENT_NS;
+        let speaks = terrace_os::now_ns().saturating_sub(updated_ns) < Self::SILENT_NS;
         Some(percent.min(1_000) as f64 / 100.0).filter(|wanted| speaks && *wanted > 0.0)
     }
 
     /// Has the process's threads interrupted each time that they have run for so long; 0: not any
     /// more. That has to be said again within [`SampleFile::SILENT_NS`].
     pub fn set_period(&self, period_ns: u64) -> io::Result<()> {
-        let until_ns = terrace_pager::sys::now_ns() + Self::SILENT_NS;
+        let until_ns = terrace_os::now_ns() + Self::SILENT_NS;
         self.file.write_all_at(&until_ns.to_ne_bytes(), Self::UNTIL)?;
         self.file.write_all_at(&period_ns.to_ne_bytes(), Self::PERIOD)
     }
@@ -503,6 +509,31 @@ impl MoveFile {
         let mut nonsense = 0;
         let lost = self.ring.take(&self.file, |words| match Moved::from_words(words) {
             Some(moved) => each(moved),
+            None => nonsense += 1,
+        });
+        lost + nonsense
+    }
+}
+
+/// Where a process tells of the windows of its placement model.
+#[derive(Debug)]
+pub struct WindowFile {
+    file: File,
+    ring: RingReader<ROW_SLOTS, ROW_WORDS>,
+}
+
+impl WindowFile {
+    /// Opens a page for reading; `None` if it is not one.
+    pub fn open(page: &PageFile) -> Option<WindowFile> {
+        let ring = RingReader { at: std::mem::offset_of!(StatsFile, windows) as u64, taken: 0 };
+        Some(WindowFile { file: open_whole(page, false)?, ring })
+    }
+
+    /// Takes out the rows that are new. Returns how many were lost, with such as no Terrace writes.
+    pub fn take(&mut self, mut each: impl FnMut(Row)) -> u64 {
+        let mut nonsense = 0;
+        let lost = self.ring.take(&self.file, |words| match Row::from_words(words) {
+            Some(row) => each(row),
             None => nonsense += 1,
         });
         lost + nonsense
@@ -673,20 +704,7 @@ fn figures_of(page: &StatsPage) -> Figures {
         over_budget_ms: long(&page.over_budget_ms),
         far_over_budget_ms: long(&page.far_over_budget_ms),
         floor_ms: long(&page.floor_ms),
-        promoted_pages: long(&page.promoted_pages),
-        demoted_pages: long(&page.demoted_pages),
-        demoted_for: page.demoted_for.each_ref().map(long),
-        unchanged_pages: long(&page.unchanged_pages),
-        failed_moves: long(&page.failed_moves),
-        move_error: long(&page.move_error),
-        huge_made: long(&page.huge_made),
-        huge_split: long(&page.huge_split),
-        ahead_pages: long(&page.ahead_pages),
-        hot_pages: long(&page.hot_pages),
-        room_pages: long(&page.room_pages),
-        shared_pages: long(&page.shared_pages),
-        stall_ns: long(&page.stall_ns),
-        cpu_ns: long(&page.cpu_ns),
+        counts: page.counts.read(),
         steps: steps_of(page),
         tiers: tiers.collect(),
     }
@@ -763,20 +781,18 @@ pub mod samples {
             over_budget_ms: 300,
             far_over_budget_ms: 100,
             floor_ms: 0,
-            promoted_pages: 812_345,
-            demoted_pages: 1_200_000,
-            demoted_for: [700_000, 1_000, 400_000, 99_000, 0, 0, 0],
-            unchanged_pages: 301_222,
-            failed_moves: 17,
-            move_error: 16,
-            huge_made: 0,
-            huge_split: 0,
-            ahead_pages: 0,
-            hot_pages: 0,
-            room_pages: 0,
-            shared_pages: 512,
-            stall_ns: 1_900_000_000,
-            cpu_ns: 730_000_000,
+            counts: Counted {
+                promoted_pages: 812_345,
+                demoted_pages: 1_200_000,
+                demoted_for: [700_000, 1_000, 400_000, 99_000, 0, 0, 0, 0],
+                unchanged_pages: 301_222,
+                failed_moves: 17,
+                move_error: 16,
+                shared_pages: 512,
+                stall_ns: 1_900_000_000,
+                cpu_ns: 730_000_000,
+                ..Counted::default()
+            },
             steps: None,
             tiers: vec![
                 tier("dram", 1 << 30, 1 << 30, 0),
@@ -962,7 +978,7 @@ mod tests {
         let mut reader = SampleFile::open(&newest_pages(at)[&12]).unwrap();
         reader.set_period(4_000_000).unwrap();
         assert_eq!(shared.interrupts.period_ns.load(Relaxed), 4_000_000);
-        assert!(shared.interrupts.until_ns.load(Relaxed) > terrace_pager::sys::now_ns());
+        assert!(shared.interrupts.until_ns.load(Relaxed) > terrace_os::now_ns());
         let mut next = 0;
         let mut interrupt = |count: u64| {
             (next..next + count).for_each(|n| {

@@ -8,12 +8,13 @@
 //! same limits.
 
 use std::collections::VecDeque;
+pub use terrace_policy::slowdown::Look;
 
 /// Memory grows while the data touched for the first time in so many seconds is more than this
 /// fraction of what there is.
 const WINDOW_S: f64 = 2.0;
 const GROWS: f64 = 0.02;
-/// How long it takes to come down to the share.
+/// How long it takes to come down to a lower limit.
 const COME_DOWN_S: f64 = 5.0;
 /// Fraction of the memory of a machine or memory group that stays free, if more than `FREE_BYTES`.
 const FREE_SHARE: f64 = 0.1;
@@ -38,18 +39,10 @@ impl Room {
     }
 }
 
-/// What was seen at a look.
-#[derive(Clone, Copy, Debug)]
-pub struct Look {
-    /// When that was, in seconds from any beginning.
-    pub now_s: f64,
-    /// The most data that there was at a time, until now; what there is.
-    pub most: u64,
-    pub data: u64,
-    /// DRAM for it.
-    pub physical: u64,
-    /// For how long threads have waited for memory so far, in seconds.
-    pub waited_s: f64,
+/// The limit so many seconds after it began to come down from one size to another, evenly.
+pub fn coming_down(from: u64, to: u64, since_s: f64) -> u64 {
+    let left = (1.0 - since_s / COME_DOWN_S).clamp(0.0, 1.0);
+    to + (from.saturating_sub(to) as f64 * left) as u64
 }
 
 /// Whether the share is held to at the moment.
@@ -113,10 +106,7 @@ impl Growth {
         match self.state {
             State::Held => share,
             State::Waiting => share.max(look.physical.saturating_add(room)),
-            State::ComingDown(from, since_s) => {
-                let left = (1.0 - (look.now_s - since_s) / COME_DOWN_S).clamp(0.0, 1.0);
-                share + (from.saturating_sub(share) as f64 * left) as u64
-            }
+            State::ComingDown(from, since_s) => coming_down(from, share, look.now_s - since_s),
         }
     }
 

@@ -7,18 +7,25 @@
 use crate::args::{HeatmapArguments, Shown};
 use crate::quantity::{bytes, share};
 use anyhow::{Context, Result, bail};
+use ratatui::crossterm::terminal;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::io::Write as _;
+use std::io::{IsTerminal as _, Write as _};
 use std::path::Path;
-use terrace_trace::counts::{PARTS, Recording};
+use terrace_trace::counts::{Mapping, PARTS, Recording};
 
-/// Cells of the terminal's picture, at most.
+/// Cells of a line where it is not known how wide the terminal is, and the fewest and most elsewhere.
 const COLUMNS: usize = 72;
+const COLUMNS_OF_TERMINALS: (usize, usize) = (20, 240);
+/// What a line has beside its cells.
+const LABELS: usize = 24;
 const ROWS: usize = 32;
-/// Columns of the heatmap in the SVG file, at most.
-const SVG_COLUMNS: usize = 240;
+/// Columns of the heatmap in the SVG file, which has the first of these that keeps it below
+/// [`SVG_BYTES`]. All divide [`SVG_WIDTH`].
+const SVG_COLUMNS: [usize; 4] = [240, 160, 120, 60];
+/// Bytes of the SVG file.
+const SVG_BYTES: usize = 100_000;
 /// Rows of the heatmap in the SVG file, at most.
 const SVG_ROWS: usize = 160;
 /// Regions this far apart are in rows of their own.
@@ -51,6 +58,7 @@ fn read(Shown { file: path, process: asked, .. }: &Shown) -> Result<(Recording, 
         .windows
         .iter_mut()
         .for_each(|window| window.counts.retain(|place, _| place.process == process));
+    recording.mappings.retain(|mapping| mapping.process == process);
     Ok((recording, process))
 }
 
@@ -120,9 +128,10 @@ fn heat(count: f64, most: f64) -> f64 {
 pub fn run(arguments: &HeatmapArguments) -> Result<u8> {
     let (recording, process) = read(&arguments.shown)?;
     if let Some(path) = &arguments.svg {
-        draw(&recording, &grid(&recording, SVG_ROWS, SVG_COLUMNS), path)?;
+        std::fs::write(path, drawing(&recording))
+            .with_context(|| format!("cannot draw {}", path.display()))?;
     }
-    let grid = grid(&recording, ROWS, COLUMNS);
+    let grid = grid(&recording, ROWS, columns());
     let text = if arguments.shown.json {
         as_json(&recording, process)
     } else {
@@ -130,6 +139,13 @@ pub fn run(arguments: &HeatmapArguments) -> Result<u8> {
     };
     let _ = std::io::stdout().write_all(text.as_bytes());
     Ok(0)
+}
+
+/// As many cells as the terminal has room for.
+fn columns() -> usize {
+    let (least, most) = COLUMNS_OF_TERMINALS;
+    let width = std::io::stdout().is_terminal().then(terminal::size).and_then(|size| size.ok());
+    width.map_or(COLUMNS, |(width, _)| usize::from(width).saturating_sub(LABELS).clamp(least, most))
 }
 
 fn title(recording: &Recording, process: u32) -> String {
@@ -167,7 +183,7 @@ fn picture(recording: &Recording, process: u32, grid: &Grid) -> String {
         "address",
         "length",
         end_ms(recording) as f64 / 1e3,
-        width = COLUMNS - 5
+        width = grid.cells.first().map_or(COLUMNS, Vec::len) - 5
     );
     let _ = writeln!(
         out,
@@ -190,23 +206,36 @@ fn as_json(recording: &Recording, process: u32) -> String {
             json!({ "start_ms": window.start_ms, "end_ms": window.end_ms, "regions": regions })
         })
         .collect();
-    let all = json!({ "header": recording.header, "process": process, "incomplete": recording.incomplete, "windows": windows });
+    let mappings: Vec<serde_json::Value> = recording
+        .mappings
+        .iter()
+        .map(|mapping| json!({ "start": mapping.start, "end": mapping.end, "name": mapping.name }))
+        .collect();
+    let all = json!({ "header": recording.header, "process": process, "incomplete": recording.incomplete, "mappings": mappings, "windows": windows });
     all.to_string() + "\n"
 }
 
 /// Shades of the drawing, from least to most.
 const LEVELS: usize = 8;
-/// Width of a cell, pixels.
-const CELL_WIDTH: usize = 4;
+/// Width of all cells of a row, pixels.
+const SVG_WIDTH: usize = 960;
 const CELL_HEIGHT: usize = 3;
 /// The drawing's height without its frame, pixels, at least.
 const HEIGHT_LEAST: usize = 300;
-/// Space left of the cells, for addresses; above them, for titles; and below, for time and scale.
-const LEFT: usize = 150;
+/// Space left of the cells, for addresses; right of them, for what is mapped there, or for the last
+/// moment's label; above them, for titles; and below, for time and scale.
+const LEFT: usize = 190;
+const RIGHT: usize = 250;
+const RIGHT_WITHOUT_NAMES: usize = 40;
 const TOP: usize = 60;
 const BOTTOM: usize = 90;
-/// Between two addresses that are written, pixels.
+/// Between two labels, pixels.
 const BETWEEN_LABELS: usize = 14;
+/// Letters of a mapping's name in a label, and names in one.
+const NAME_LETTERS: usize = 26;
+const NAMES_OF_A_LABEL: usize = 2;
+/// What covers less than this part of what the largest mapping of some rows covers is not named.
+const NAMED_PART: f64 = 0.01;
 
 /// Class of a cell's shade: 1 is the least, [`LEVELS`] the most; 0 where nothing was met.
 fn level(count: f64, most: f64) -> usize {
@@ -222,12 +251,15 @@ fn style() -> String {
         let part = level as f64 / LEVELS as f64;
         let mix = |from: f64, to: f64| (from + (to - from) * part) as u8;
         let colour = |r: [f64; 2], g: [f64; 2], b: [f64; 2]| {
-            format!("rgb({},{},{})", mix(r[0], r[1]), mix(g[0], g[1]), mix(b[0], b[1]))
+            format!("#{:02x}{:02x}{:02x}", mix(r[0], r[1]), mix(g[0], g[1]), mix(b[0], b[1]))
         };
         let on_light = colour([225.0, 60.0], [225.0, 10.0], [245.0, 90.0]);
         let on_dark = colour([30.0, 250.0], [30.0, 220.0], [80.0, 60.0]);
-        let _ = write!(light, ".l{level}{{fill:{on_light}}}");
-        let _ = write!(dark, ".l{level}{{fill:{on_dark}}}");
+        let rule = |colour: String| {
+            format!("rect.l{level}{{fill:{colour}}}path.l{level}{{stroke:{colour}}}")
+        };
+        light += &rule(on_light);
+        dark += &rule(on_dark);
     }
     format!(
         "<style>text{{font-family:sans-serif;font-size:12px;fill:#111}}.p{{fill:#fff}}\
@@ -236,17 +268,27 @@ fn style() -> String {
     )
 }
 
-fn draw(recording: &Recording, grid: &Grid, path: &Path) -> Result<()> {
-    std::fs::write(path, svg(recording, grid))
-        .with_context(|| format!("cannot draw {}", path.display()))
+/// The drawing, with as many columns as [`SVG_BYTES`] allow.
+fn drawing(recording: &Recording) -> String {
+    let drawings = SVG_COLUMNS
+        .iter()
+        .map(|columns| svg(recording, &grid(recording, SVG_ROWS, *columns), SVG_WIDTH / columns));
+    let mut coarsest = String::new();
+    for drawing in drawings {
+        coarsest = drawing;
+        if coarsest.len() <= SVG_BYTES {
+            break;
+        }
+    }
+    coarsest
 }
 
-/// The drawing: address by time, with both axes and a scale. Neighbouring cells of one shade are
-/// one rectangle, so that a drawing is some ten kilobytes.
-fn svg(recording: &Recording, grid: &Grid) -> String {
+/// The drawing: address by time, with both axes and a scale, and what is mapped at the addresses.
+fn svg(recording: &Recording, grid: &Grid, cell_width: usize) -> String {
     let cell_height = HEIGHT_LEAST.div_ceil(grid.rows.len().max(1)).max(CELL_HEIGHT);
-    let (width, height) = (SVG_COLUMNS * CELL_WIDTH, grid.rows.len() * cell_height);
-    let (all_width, all_height) = (LEFT + width + 40, TOP + height + BOTTOM);
+    let height = grid.rows.len() * cell_height;
+    let right = if recording.mappings.is_empty() { RIGHT_WITHOUT_NAMES } else { RIGHT };
+    let (all_width, all_height) = (LEFT + SVG_WIDTH + right, TOP + height + BOTTOM);
     let mut out = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {all_width} {all_height}\" \
          width=\"{all_width}\" height=\"{all_height}\">\n{}\n\
@@ -258,15 +300,25 @@ fn svg(recording: &Recording, grid: &Grid) -> String {
     text(&mut out, LEFT, 22, "start", &format!("{name}: where it waits for memory"));
     text(&mut out, LEFT - 8, 44, "end", "address, length");
     addresses(&mut out, recording, grid, cell_height);
-    for (row, cells) in grid.cells.iter().enumerate() {
-        runs(&mut out, cells, grid.most, TOP + row * cell_height, cell_height);
+    if !recording.mappings.is_empty() {
+        text(&mut out, LEFT + SVG_WIDTH + 16, 44, "start", "what is mapped there");
+        names(&mut out, recording, grid, cell_height);
     }
+    cells(&mut out, grid, (cell_width, cell_height));
     let _ = writeln!(
         out,
-        "<rect class=\"f\" x=\"{LEFT}\" y=\"{TOP}\" width=\"{width}\" height=\"{height}\"/>"
+        "<rect class=\"f\" x=\"{LEFT}\" y=\"{TOP}\" width=\"{SVG_WIDTH}\" height=\"{height}\"/>"
     );
-    times(&mut out, end_ms(recording) as f64 / 1e3, TOP + height + 18, width);
-    scale(&mut out, grid.most, TOP + height + 55);
+    let end_ms = end_ms(recording);
+    times(&mut out, end_ms as f64 / 1e3, TOP + height + 18, SVG_WIDTH);
+    let columns = grid.cells.first().map_or(1, Vec::len);
+    let regions = grid.rows.iter().map(|(first, last)| last + 1 - first).max().unwrap_or(1);
+    let cell = format!(
+        "samples in a cell: up to {} of addresses, {} ms",
+        bytes(regions * recording.header.region_bytes),
+        rounded(end_ms as f64 / columns as f64)
+    );
+    scale(&mut out, grid.most, &cell, TOP + height + 55);
     out + "</svg>\n"
 }
 
@@ -296,20 +348,92 @@ fn addresses(out: &mut String, recording: &Recording, grid: &Grid, cell_height: 
     }
 }
 
-fn runs(out: &mut String, cells: &[f64], most: f64, y: usize, height: usize) {
-    let levels: Vec<usize> = cells.iter().map(|count| level(*count, most)).collect();
-    let mut column = 0;
-    for run in levels.chunk_by(|a, b| a == b) {
-        if run[0] > 0 {
-            let (x, width) = (LEFT + column * CELL_WIDTH, run.len() * CELL_WIDTH);
-            let _ = writeln!(
-                out,
-                "<path class=\"l{}\" d=\"M{x} {y}h{width}v{height}h-{width}z\"/>",
-                run[0]
-            );
+/// What is mapped at each row's addresses: neighbouring rows of one name share a bracket. Where there
+/// is no room beside it, a name stands below.
+fn names(out: &mut String, recording: &Recording, grid: &Grid, cell_height: usize) {
+    let size = recording.header.region_bytes;
+    let named: Vec<String> = grid
+        .rows
+        .iter()
+        .map(|(first, last)| name_of(&recording.mappings, first * size, (last + 1) * size))
+        .collect();
+    let bottom = TOP + grid.rows.len() * cell_height + BETWEEN_LABELS;
+    let (from, to) = (LEFT + SVG_WIDTH + 4, LEFT + SVG_WIDTH + 14);
+    let (mut row, mut free_from, mut before) = (0, 0, "");
+    for run in named.chunk_by(|a, b| a == b) {
+        let (top, name) = (TOP + row * cell_height, &run[0][..]);
+        row += run.len();
+        let label = (top + 10).max(free_from);
+        let is_pushed = label > top + 10;
+        // The same name once more says nothing new where it has no room.
+        if name.is_empty() || label > bottom || is_pushed && name == before {
+            continue;
         }
-        column += run.len();
+        let (end, middle) = (TOP + row * cell_height, label - 4);
+        let (up, down) = (top + 1, end.saturating_sub(1).max(top + 2));
+        let _ = writeln!(
+            out,
+            "<path class=\"f\" d=\"M{from} {up}h4V{down}h-4M{} {}L{to} {middle}\"/>",
+            from + 4,
+            middle.clamp(up, down)
+        );
+        text(out, to + 2, label, "start", name);
+        (free_from, before) = (label + BETWEEN_LABELS, name);
     }
+}
+
+/// What covers most of these addresses, and what comes next.
+fn name_of(mappings: &[Mapping], start: u64, end: u64) -> String {
+    let mut covered: BTreeMap<&str, u64> = BTreeMap::new();
+    let first = mappings.partition_point(|mapping| mapping.end <= start);
+    for mapping in mappings[first..].iter().take_while(|mapping| mapping.start < end) {
+        let name = if mapping.name.is_empty() { "anonymous" } else { &mapping.name };
+        *covered.entry(name).or_default() += mapping.end.min(end) - mapping.start.max(start);
+    }
+    let mut covered: Vec<(&str, u64)> = covered.into_iter().collect();
+    covered.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+    let least = covered.first().map_or(0.0, |(_, most)| *most as f64 * NAMED_PART);
+    covered.retain(|(_, bytes)| *bytes as f64 >= least);
+    let is_more = covered.len() > NAMES_OF_A_LABEL;
+    let names: Vec<String> =
+        covered.iter().take(NAMES_OF_A_LABEL).map(|(name, _)| shortened(name)).collect();
+    names.join(", ") + if is_more { ", …" } else { "" }
+}
+
+/// A name's end, which tells more of a file than its beginning.
+fn shortened(name: &str) -> String {
+    let letters = name.chars().count();
+    if letters <= NAME_LETTERS {
+        return name.to_owned();
+    }
+    let end: String = name.chars().skip(letters - NAME_LETTERS + 1).collect();
+    format!("…{end}")
+}
+
+/// Neighbouring cells of one shade are one stroke, and all strokes of a shade one path, so that a
+/// drawing is some ten kilobytes.
+fn cells(out: &mut String, grid: &Grid, (cell_width, cell_height): (usize, usize)) {
+    let mut paths: Vec<(String, (usize, usize))> = vec![Default::default(); LEVELS + 1];
+    for (row, cells) in grid.cells.iter().enumerate() {
+        let levels: Vec<usize> = cells.iter().map(|count| level(*count, grid.most)).collect();
+        let mut column = 0;
+        for run in levels.chunk_by(|a, b| a == b) {
+            let (path, (at_column, at_row)) = &mut paths[run[0]];
+            let to_right = (column as isize - *at_column as isize) * cell_width as isize;
+            let down = (row - *at_row) * cell_height;
+            let _ = write!(path, "m{to_right} {down}h{}", run.len() * cell_width);
+            column += run.len();
+            (*at_column, *at_row) = (column, row);
+        }
+    }
+    let middle = TOP as f64 + cell_height as f64 / 2.0;
+    let _ = writeln!(out, "<g fill=\"none\" stroke-width=\"{cell_height}\">");
+    for (level, (path, _)) in
+        paths.iter().enumerate().skip(1).filter(|(_, path)| !path.0.is_empty())
+    {
+        let _ = writeln!(out, "<path class=\"l{level}\" d=\"M{LEFT} {middle}{path}\"/>");
+    }
+    *out += "</g>\n";
 }
 
 /// Time from left to right, in five steps.
@@ -321,10 +445,10 @@ fn times(out: &mut String, seconds: f64, y: usize, width: usize) {
     }
 }
 
-/// What the shades mean: samples in a cell, of so many regions and so long.
-fn scale(out: &mut String, most: f64, y: usize) {
+/// What the shades mean: samples in a cell, which is so large.
+fn scale(out: &mut String, most: f64, cell: &str, y: usize) {
     const BOX: usize = 60;
-    text(out, LEFT - 8, y + 11, "end", "samples in a cell");
+    text(out, LEFT + LEVELS * BOX + 12, y + 11, "start", cell);
     for level in 1..=LEVELS {
         let x = LEFT + (level - 1) * BOX;
         let _ = writeln!(
@@ -333,9 +457,15 @@ fn scale(out: &mut String, most: f64, y: usize) {
         );
         // The inverse of `heat`.
         let least = most * (8.0 * ((level - 1) as f64 / LEVELS as f64 - 1.0)).exp2();
-        let label = if level == 1 { "> 0".into() } else { format!("> {least:.1}") };
+        let label = if level == 1 { "> 0".into() } else { format!("> {}", rounded(least)) };
         text(out, x + BOX / 2, y + 30, "middle", &label);
     }
+}
+
+/// A number with as many places as it takes to tell it from 0.
+fn rounded(number: f64) -> String {
+    let places = if number >= 10.0 { 0.0 } else { (-number.log10()).ceil().clamp(1.0, 9.0) };
+    format!("{number:.0$}", places as usize)
 }
 
 /// Prints how much memory is met, in each stretch of time and in all.
@@ -395,6 +525,12 @@ mod tests {
     use super::*;
     use terrace_trace::counts::{Header, Place, Window};
 
+    #[test]
+    fn a_number_is_told_from_zero() {
+        let told = [0.0004, 0.031, 0.5, 1.0, 9.96, 250.0].map(rounded);
+        assert_eq!(told, ["0.0004", "0.03", "0.5", "1.0", "10.0", "250"]);
+    }
+
     /// A recording of 10 s: `regions` of 2 MiB, each met as often as a hash of it and time says.
     fn recording(regions: u64) -> Recording {
         let header = Header {
@@ -414,33 +550,82 @@ mod tests {
             }
             window
         };
-        Recording { header, windows: (0..200).map(window).collect(), incomplete: None }
+        let of = |start, end, name: &str| Mapping { process: 1, start, end, name: name.into() };
+        let (first, second, behind) = (1000 << 21, 1001 << 21, (1000 + regions) << 21);
+        let mut mappings = vec![of(first, second - 4096, "[heap]")];
+        if regions > 1 {
+            mappings.push(of(second, second + (1 << 20), "libsomething<1>.so.6 .bss"));
+            mappings.push(of(second + (1 << 20), behind, ""));
+        }
+        let windows = (0..200).map(window).collect();
+        Recording { header, windows, mappings, incomplete: None }
     }
 
     #[test]
-    fn a_drawing_has_axes_a_scale_a_dark_side_and_is_high_and_small_enough() {
+    fn a_drawing_has_axes_a_scale_names_a_dark_side_and_is_high_and_small_enough() {
         for regions in [1, 31, 2000] {
             let recording = recording(regions);
-            let svg = svg(&recording, &grid(&recording, SVG_ROWS, SVG_COLUMNS));
-            for part in [
+            let svg = drawing(&recording);
+            assert!(svg.len() <= SVG_BYTES, "{} bytes", svg.len());
+            let mut parts = vec![
                 "0x7d000000",
                 "10.0 s",
-                "samples in a cell",
+                "samples in a cell: up to ",
                 "prefers-color-scheme: dark",
                 "a&lt;b",
-            ] {
+            ];
+            parts.extend(match regions {
+                1 => vec![">[heap]<"],
+                31 => vec![">[heap]<", "ing&lt;1>.so.6 .bss", ">anonymous<"],
+                _ => vec![">anonymous, [heap], …<", ">anonymous<"],
+            });
+            for part in parts {
                 assert!(svg.contains(part), "no {part}: {}", &svg[..3000]);
             }
             let height = svg.split("height=\"").nth(1).unwrap().split('"').next().unwrap();
             assert!(height.parse::<usize>().unwrap() >= 300, "{height}");
         }
-        // What a program of 62 MB does that goes from region to region.
+        // Of a program of 62 MB that goes from region to region, no column need be left out.
         let mut recording = recording(31);
         for (index, window) in recording.windows.iter_mut().enumerate() {
             window.counts.retain(|place, _| (place.region as usize + index / 8) % 31 < 12);
         }
-        let svg = svg(&recording, &grid(&recording, SVG_ROWS, SVG_COLUMNS));
-        assert!(svg.len() <= 100_000, "{} bytes", svg.len());
+        let fine = svg(&recording, &grid(&recording, SVG_ROWS, SVG_COLUMNS[0]), 4);
+        assert_eq!(drawing(&recording), fine);
+        // Without names, as older recordings are, there is no room left for them.
+        recording.mappings.clear();
+        let bare = drawing(&recording);
+        assert!(!bare.contains("mapped") && bare.contains(" 1190 "), "{}", &bare[..200]);
+    }
+
+    #[test]
+    fn strokes_are_where_the_cells_are() {
+        let grid = Grid {
+            rows: vec![(0, 0), (1, 1)],
+            cells: vec![vec![0.0, 8.0, 8.0, 0.0], vec![8.0, 0.0, 0.0, 8.0]],
+            most: 8.0,
+        };
+        let mut out = String::new();
+        cells(&mut out, &grid, (4, 3));
+        let path = "d=\"M190 61.5m4 0h8m-12 3h4m8 0h4\"";
+        assert!(out.contains(path), "{out}");
+    }
+
+    #[test]
+    fn addresses_are_called_by_what_covers_most_of_them() {
+        let of = |start, end, name: &str| Mapping { process: 1, start, end, name: name.into() };
+        let mappings = [
+            of(0, 1000, "[heap]"),
+            of(1000, 1005, "a"),
+            of(2000, 2400, ""),
+            of(2400, 3000, "a name of more letters than there is room for"),
+            of(3000, 3300, "c"),
+        ];
+        let called = |start, end| name_of(&mappings, start, end);
+        assert_eq!(called(0, 2000), "[heap]");
+        assert_eq!(called(1000, 2000), "a");
+        assert_eq!(called(1500, 1600), "");
+        assert_eq!(called(2000, 3300), "…rs than there is room for, anonymous, …");
     }
 
     #[test]

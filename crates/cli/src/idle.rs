@@ -6,36 +6,34 @@
 //! granularity (all of a huge page at once). Both need no privilege over processes of one's own.
 //! The program only pays for its translations being looked up again.
 
+use crate::compress::{Compressed, Gauge};
 use crate::figures;
 use crate::process::{self, cpu_time, kib_of};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
-use terrace_tiers::{
-    DramMedium, EXTENT_BYTES, PAGE_BYTES, Page, Scratch, Tier, TierKind, parse_tiers,
-};
+use terrace_tiers::{PAGE_BYTES, Page};
 
 /// The times, in seconds, of which it is told how much was not touched for so long. Each round of
 /// looks begins with clearing the notes; the first ends after the first of these times.
 const TIMES_S: [u64; 4] = [2, 10, 60, 300];
 /// Processes with less anonymous memory are of no interest.
-const FROM_BYTES: u64 = 16 << 20;
+pub const FROM_BYTES: u64 = 16 << 20;
 /// Time between looks, and the greatest share of it that a look may take of a CPU.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 const LOOK_SHARE: u32 = 64;
 /// So many pages are read in a round to see how they compress, and in a process at most.
 const PAGES_A_ROUND: usize = 64;
-const PAGES_MAX: u64 = 4096;
+const PAGES_MAX: usize = 4096;
 
 /// How much of a process's anonymous memory was idle, and how it compresses.
-#[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, JsonSchema, Deserialize, Serialize)]
 pub struct Idle {
     /// By time, the shortest first; those that were seen.
     pub not_touched: Vec<NotTouched>,
@@ -45,17 +43,8 @@ pub struct Idle {
     pub compressed: Vec<Compressed>,
 }
 
-/// What pages take in a tier.
-#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
-pub struct Compressed {
-    /// The tier, as in `--tiers`.
-    pub tier: String,
-    /// As a part of their size.
-    pub fraction: f64,
-}
-
 /// What was not touched for some time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, JsonSchema, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, JsonSchema, Deserialize, Serialize)]
 pub struct NotTouched {
     /// For so long, in seconds.
     pub seconds: u64,
@@ -88,8 +77,7 @@ impl Idle {
 /// The processes of a run that is only observed.
 pub struct IdleWatch {
     run_dir: PathBuf,
-    tiers: Vec<Tier>,
-    scratch: Scratch,
+    tiers: String,
     random: SmallRng,
     processes: HashMap<(u32, u64), Process>,
 }
@@ -102,9 +90,7 @@ struct Process {
     next: usize,
     last: usize,
     idle_sums: [(u64, u64, u64); TIMES_S.len()],
-    sampled_pages: u64,
-    /// By tier.
-    compressed_bytes: Vec<u64>,
+    gauge: Gauge,
 }
 
 /// A mapping of anonymous memory alone.
@@ -120,17 +106,9 @@ impl IdleWatch {
     /// Watches the processes that put their statistics pages into `run_dir`. `tiers` is a list as
     /// in `--tiers`.
     pub fn new(run_dir: &Path, tiers: &str) -> Self {
-        let compresses = |kind: &TierKind| matches!(kind, TierKind::Compressed { .. });
-        let medium = DramMedium::new(EXTENT_BYTES).ok().map(Arc::new);
-        let specs = parse_tiers(tiers).unwrap_or_default();
         IdleWatch {
             run_dir: run_dir.to_owned(),
-            tiers: specs
-                .into_iter()
-                .filter(|spec| compresses(&spec.kind))
-                .filter_map(|spec| Some(Tier::new(spec, medium.clone()?)))
-                .collect(),
-            scratch: Scratch::new(),
+            tiers: tiers.to_owned(),
             random: SmallRng::seed_from_u64(1),
             processes: HashMap::new(),
         }
@@ -147,8 +125,9 @@ impl IdleWatch {
         LOOK_EVERY.max((cpu_time() - begun) * LOOK_SHARE)
     }
 
-    fn look_at(&mut self, pid: u32, started_ns: u64) {
-        let tiers = self.tiers.len();
+    /// Looks at one process, if it is time for that: of an image that started then.
+    pub fn look_at(&mut self, pid: u32, started_ns: u64) {
+        let tiers = &self.tiers;
         let known = self.processes.entry((pid, started_ns));
         let is_new = matches!(known, std::collections::hash_map::Entry::Vacant(_));
         let known = known.or_insert_with(|| Process {
@@ -156,8 +135,7 @@ impl IdleWatch {
             next: 0,
             last: 0,
             idle_sums: Default::default(),
-            sampled_pages: 0,
-            compressed_bytes: vec![0; tiers],
+            gauge: Gauge::new(tiers),
         });
         let due = known.cleared.elapsed() >= Duration::from_secs(TIMES_S[known.next]);
         if !is_new && !due {
@@ -177,14 +155,9 @@ impl IdleWatch {
                 return;
             }
             known.last = (known.last + 1).min(TIMES_S.len() - 1);
-            if known.sampled_pages < PAGES_MAX {
+            if known.gauge.pages() < PAGES_MAX {
                 let pages = sample(pid, &mappings, PAGES_A_ROUND, &mut self.random);
-                for page in &pages {
-                    for (tier, bytes) in self.tiers.iter().zip(&mut known.compressed_bytes) {
-                        *bytes += tier.encode(page, &mut self.scratch).bytes.len() as u64;
-                    }
-                }
-                known.sampled_pages += pages.len() as u64;
+                known.gauge.add(&pages);
             }
         }
         // Where it is not permitted, everything seems to be touched, and nothing is told.
@@ -197,13 +170,10 @@ impl IdleWatch {
 
     /// What was seen, by process and the time at which its image started.
     pub fn known(&self) -> HashMap<(u32, u64), Idle> {
-        let names: Vec<String> = self.tiers.iter().map(|tier| tier.spec.name.clone()).collect();
         self.processes
             .iter()
             .map(|(process, seen)| {
                 let idle = TIMES_S.iter().zip(seen.idle_sums).filter(|(_, (.., looks))| *looks > 0);
-                let sampled_bytes = seen.sampled_pages * PAGE_BYTES as u64;
-                let compressed = names.iter().zip(&seen.compressed_bytes);
                 let told = Idle {
                     not_touched: idle
                         .map(|(seconds, (idle, all, looks))| NotTouched {
@@ -213,14 +183,8 @@ impl IdleWatch {
                             looks,
                         })
                         .collect(),
-                    sampled_pages: seen.sampled_pages,
-                    compressed: compressed
-                        .filter(|_| sampled_bytes > 0)
-                        .map(|(name, bytes)| Compressed {
-                            tier: name.clone(),
-                            fraction: *bytes as f64 / sampled_bytes as f64,
-                        })
-                        .collect(),
+                    sampled_pages: seen.gauge.pages() as u64,
+                    compressed: seen.gauge.compressed(),
                 };
                 (*process, told)
             })
@@ -324,8 +288,8 @@ mod tests {
             not_touched: vec![idle(2, 90 << 20), idle(10, 80 << 20), idle(60, 50 << 20)],
             sampled_pages: 64,
             compressed: vec![
-                Compressed { tier: "lz4".into(), fraction: 0.4 },
-                Compressed { tier: "zstd:1".into(), fraction: 0.3 },
+                Compressed { tier: "lz4".into(), fraction: 0.4, ..Compressed::default() },
+                Compressed { tier: "zstd:1".into(), fraction: 0.3, ..Compressed::default() },
             ],
         };
         assert_eq!(told.budget(200 << 20), Some((140 << 20, idle(60, 50 << 20))));

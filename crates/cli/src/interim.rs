@@ -2,61 +2,27 @@
 //! runs (`--report-every`).
 
 use crate::child::End;
+use crate::every::Every;
 use crate::figures::{self, Pages};
 use crate::idle::IdleWatch;
+use crate::outlet::Outlet;
 use crate::outside::Outside;
+use crate::placements::Placements;
 use crate::report::{Report, Run};
 use crate::report_file::ReportFile;
 use crate::run::Watch;
 use crate::sampling::Sampling;
-use crate::slowdown::Target;
 use crate::wake::Wakefulness;
 use crate::{doctor, report_text, say, sites};
-use std::fmt;
-use std::io::{self, Write};
+use anyhow::{Context, Result};
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::time::{Duration, Instant};
+use terrace_os as sys;
 use terrace_pager::settings::Settings;
 use terrace_pager::stats::NO_PLACE;
-use terrace_pager::sys;
-
-/// The time from one report to the next: a whole number of seconds, from 1 to a year.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Every(u64);
-
-impl Every {
-    const MOST_S: u64 = 365 * 86_400;
-    const UNITS: [(char, u64); 3] = [('s', 1), ('m', 60), ('h', 3600)];
-
-    fn duration(self) -> Duration {
-        Duration::from_secs(self.0)
-    }
-}
-
-impl FromStr for Every {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("`{text}` is no time: write a number with s, m or h, such as 60s");
-        let unit = text.chars().next_back().ok_or_else(wrong)?;
-        let (_, seconds) =
-            Every::UNITS.into_iter().find(|(name, _)| *name == unit).ok_or_else(wrong)?;
-        let count: u64 = text[..text.len() - 1].parse().map_err(|_| wrong())?;
-        let seconds = count.saturating_mul(seconds);
-        if (1..=Every::MOST_S).contains(&seconds) {
-            Ok(Every(seconds))
-        } else {
-            Err(format!("`{text}` is out of range: 1s to 8760h"))
-        }
-    }
-}
-
-impl fmt::Display for Every {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}s", self.0)
-    }
-}
 
 /// What does not change while a run goes on.
 pub struct Facts<'a> {
@@ -64,10 +30,6 @@ pub struct Facts<'a> {
     pub command: Vec<String>,
     /// What it is run with.
     pub settings: &'a Settings,
-    /// With `--slowdown`.
-    pub slowdown: Option<Target>,
-    /// Whether there is a limit that must be kept (`--dram`).
-    pub has_budget: bool,
     /// Why it runs without the library, if it does.
     pub out_of_reach: Option<String>,
     /// The run's directory.
@@ -97,8 +59,7 @@ impl<'a> Facts<'a> {
         Run {
             command: self.command.clone(),
             settings: self.settings,
-            slowdown: self.slowdown,
-            has_budget: self.has_budget,
+            limits: watch.tree.limits(),
             pid: moment.pid,
             end: moment.end,
             elapsed: moment.elapsed,
@@ -112,8 +73,10 @@ impl<'a> Facts<'a> {
             sampled: watch.sampling.as_ref().map(Sampling::so_far),
             wakeful: watch.wakefulness.as_ref().map(Wakefulness::held),
             out_of_reach: self.out_of_reach.clone(),
+            attached: None,
             unreached: figures::read_unreached(&self.run_dir),
             sites: sites::read_all(&self.run_dir),
+            placement: watch.placements.as_ref().map(Placements::so_far),
             unusable_page: damage,
         }
     }
@@ -136,59 +99,78 @@ impl<'a> Facts<'a> {
     }
 }
 
-/// Writes reports while the program runs, one each interval.
+/// While a reader takes no more, it is looked so often whether it does again.
+const RETRY_EVERY: Duration = Duration::from_millis(100);
+
+/// Writes reports while the program runs, one each interval. One that is due before the last was
+/// read whole is left out.
 pub struct Interim {
     every: Duration,
     next: Instant,
     failed: bool,
+    /// Where they follow each other; without it each replaces the last in a regular file.
+    outlet: Option<Outlet>,
 }
 
 impl Interim {
-    /// Begins the first interval.
-    pub fn new(every: Every) -> Interim {
+    /// Begins the first interval. Reports go to `file`, or without one as text to standard error.
+    pub fn new(every: Every, file: Option<&ReportFile>) -> Interim {
         let every = every.duration();
-        Interim { every, next: Instant::now() + every, failed: false }
+        let stream = match file {
+            Some(file) => file.stream(),
+            None => io::stderr().as_fd().try_clone_to_owned().ok().map(File::from),
+        };
+        let outlet = stream.map(Outlet::new);
+        Interim { every, next: Instant::now() + every, failed: false, outlet }
     }
 
     /// Writes a report if one is due. Returns how long none will be.
     pub fn look(&mut self, facts: &Facts<'_>, watch: &Watch, moment: Moment) -> Duration {
         let now = Instant::now();
+        let mut result = match &mut self.outlet {
+            Some(outlet) => outlet.go_on().context("the last report could not be written whole"),
+            None => Ok(()),
+        };
         if now >= self.next {
             self.next = now + self.every;
-            self.write(&facts.report(watch, moment), facts);
+            if self.outlet.as_ref().is_none_or(Outlet::is_empty) {
+                result = result.and(self.write(&facts.report(watch, moment), facts));
+            }
         }
-        self.next.saturating_duration_since(now)
+        if let Err(error) = result {
+            self.tell(&error);
+        }
+        let rest = self.next.saturating_duration_since(now);
+        if self.outlet.as_ref().is_none_or(Outlet::is_empty) { rest } else { rest.min(RETRY_EVERY) }
     }
 
-    /// A report that cannot be written is told of once; the last one may be writable.
-    fn write(&mut self, report: &Report, facts: &Facts<'_>) {
-        let Some(file) = facts.file else {
-            let _ = io::stderr().write_all(report_text::text(report, facts.settings).as_bytes());
-            return;
-        };
-        if let Err(error) = report.json().and_then(|json| file.write_now(&json))
-            && !std::mem::replace(&mut self.failed, true)
-        {
+    fn write(&mut self, report: &Report, facts: &Facts<'_>) -> Result<()> {
+        match (&mut self.outlet, facts.file) {
+            (Some(outlet), None) => {
+                Ok(outlet.put(report_text::text(report, facts.settings).as_bytes())?)
+            }
+            (Some(outlet), Some(file)) => {
+                let json = report.json()?;
+                outlet.put(json.as_bytes()).with_context(|| file.unwritten())
+            }
+            (None, Some(file)) => file.write_now(&report.json()?),
+            // Standard error is closed.
+            (None, None) => Ok(()),
+        }
+    }
+
+    /// What cannot be written is told of once; the last report may be writable.
+    fn tell(&mut self, error: &anyhow::Error) {
+        if !std::mem::replace(&mut self.failed, true) {
             say(&format!("--report-every: {error:#}; the run goes on"));
         }
     }
-}
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_time_has_a_unit_and_a_range() {
-        for (text, seconds) in [("60s", 60), ("5m", 300), ("1h", 3600), ("8760h", Every::MOST_S)] {
-            assert_eq!(text.parse(), Ok(Every(seconds)), "{text}");
+    /// Hands over the rest of the last report, and waits for that: nothing is looked after any
+    /// more, and another report follows.
+    pub fn finish(&mut self) {
+        if let Some(Err(error)) = self.outlet.as_mut().map(Outlet::finish) {
+            self.tell(&error.into());
         }
-        for text in
-            ["", "60", "0s", "-1s", "s", "1.5h", "60 s", "8761h", "99999999999999999h", "1µ"]
-        {
-            assert!(text.parse::<Every>().is_err(), "{text}");
-        }
-        let shown = Every(300).to_string();
-        assert_eq!(shown.parse(), Ok(Every(300)));
     }
 }

@@ -12,25 +12,32 @@ mod budget;
 mod characterize;
 mod child;
 mod command_path;
+mod compress;
 mod config_command;
 mod config_file;
+mod config_reader;
 mod data;
 mod disposition;
 mod doctor;
 mod effective;
 mod ended;
+mod every;
 mod figures;
 mod generate;
 mod going_on;
 mod growth;
 mod heatmap;
 mod idle;
+mod inject;
 mod interim;
 mod keeper;
 mod library;
 mod load;
 mod moves;
+mod origin;
+mod outlet;
 mod outside;
+mod placements;
 mod plan;
 mod prices;
 mod process;
@@ -49,26 +56,32 @@ mod run_dir;
 mod run_settings;
 mod sampling;
 mod service;
+mod set;
 mod shares;
 mod sim;
 mod sites;
-mod slowdown;
 mod solver;
 mod status;
+mod tco;
+mod tiers_report;
 mod top;
 mod tree;
+mod utilisation;
+mod values;
 mod wake;
 mod witness;
 
 use clap::{CommandFactory, Parser};
+use load::args::{LoadArguments, LoadKind};
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
+use terrace_sim::workload::WorkloadError;
 use terrace_trace::framing::ReadError;
 
 /// Exit status for everything that went wrong on our side, as for `env` and `timeout`.
 const OUR_FAULT: u8 = 125;
 /// And for a file that was read and is not what it should be.
-const WRONG_CONTENTS: u8 = 1;
+pub const WRONG_CONTENTS: u8 = 1;
 
 fn main() -> ExitCode {
     if std::env::args_os().len() <= 1 {
@@ -88,6 +101,11 @@ fn main() -> ExitCode {
             return ExitCode::from(OUR_FAULT);
         }
     };
+    // Of the others, a pipe that is closed may be a server's.
+    let prints = !matches!(
+        arguments.command,
+        args::Command::Run(_) | args::Command::Record(_) | args::Command::Load(_)
+    );
     let status = match arguments.command {
         args::Command::Run(arguments) => run::run(&arguments),
         args::Command::Attach(arguments) => attach::attach(&arguments),
@@ -95,26 +113,37 @@ fn main() -> ExitCode {
         args::Command::Config(arguments) => config_command::run(&arguments),
         args::Command::Doctor(arguments) => doctor::run(&arguments),
         args::Command::Generate(arguments) => generate::run(&arguments),
+        args::Command::Set(arguments) => set::run(&arguments),
         args::Command::Status(arguments) => status::run(&arguments),
         args::Command::Top(arguments) => top::run(&arguments),
         args::Command::Characterize(arguments) => characterize::run(&arguments),
         args::Command::Plan(arguments) => plan::run(&arguments),
         args::Command::Record(arguments) => record::run(&arguments),
-        args::Command::Sim(arguments) => sim::run(&arguments),
+        args::Command::Sim(arguments) => sim::run(&arguments).or_else(not_a_workload),
         args::Command::Solver(arguments) => solver::run(&arguments),
         args::Command::Report(arguments) => report_on(&arguments).or_else(not_a_recording),
         args::Command::Reproduce(arguments) => reproduce::run(&arguments),
-        args::Command::Load(args::LoadArguments { kind: args::LoadKind::Kv(arguments) }) => {
+        args::Command::Load(LoadArguments { kind: LoadKind::Kv(arguments) }) => {
             load::run(&arguments)
         }
-        args::Command::Load(args::LoadArguments { kind: args::LoadKind::Memory(arguments) }) => {
+        args::Command::Load(LoadArguments { kind: LoadKind::Memory(arguments) }) => {
             load::memory::run(&arguments)
         }
     };
     ExitCode::from(status.unwrap_or_else(|error| {
+        if prints && is_closed_pipe(&error) {
+            return 0;
+        }
         say(&format!("{error:#}"));
         OUR_FAULT
     }))
+}
+
+/// Whether nobody reads what was to be printed any more, as behind `| head`.
+fn is_closed_pipe(error: &anyhow::Error) -> bool {
+    error
+        .downcast_ref::<std::io::Error>()
+        .is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
 }
 
 /// The exit status where a file was read and is not what it should be; where there is none, the way
@@ -137,6 +166,17 @@ fn not_a_recording(error: anyhow::Error) -> anyhow::Result<u8> {
     })
 }
 
+/// Likewise for what was to be simulated.
+fn not_a_workload(error: anyhow::Error) -> anyhow::Result<u8> {
+    match error.downcast_ref() {
+        Some(WorkloadError::Contents { .. }) => {
+            say(&format!("{error:#}"));
+            Ok(WRONG_CONTENTS)
+        }
+        _ => Err(error),
+    }
+}
+
 /// Whether a file was read, and is not what it should be.
 fn is_of_contents(error: &anyhow::Error) -> bool {
     let of_recording = error.downcast_ref::<ReadError>();
@@ -148,6 +188,8 @@ fn report_on(arguments: &args::ReportArguments) -> anyhow::Result<u8> {
     match (&arguments.kind, &arguments.recording) {
         (Some(args::ReportKind::Heatmap(arguments)), _) => heatmap::run(arguments),
         (Some(args::ReportKind::Sites(arguments)), _) => sites::show(arguments),
+        (Some(args::ReportKind::Utilisation(arguments)), _) => utilisation::show(arguments),
+        (Some(args::ReportKind::Tiers(arguments)), _) => tiers_report::run(arguments),
         (Some(args::ReportKind::Wss(arguments)), _) => heatmap::working_set(arguments),
         (Some(args::ReportKind::Export(arguments)), _) => recording::export(arguments),
         (None, Some(arguments)) => recording::show(arguments),

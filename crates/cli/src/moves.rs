@@ -15,7 +15,7 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use terrace_pager::moves::{Moved, Why, address_of};
+use terrace_pager::moves::{MoveReason, Moved, address_of};
 use terrace_policy::placement;
 
 /// Between looks: a ring holds that much of 300,000 moves a second.
@@ -67,7 +67,7 @@ impl MoveList {
             run_dir: run_dir.to_owned(),
             target: target.to_owned(),
             file: Some(BufWriter::new(create(target)?)),
-            started_ns: terrace_pager::sys::now_ns(),
+            started_ns: terrace_os::now_ns(),
             processes: HashMap::new(),
             listed: 0,
             lost: 0,
@@ -149,7 +149,7 @@ impl MoveList {
 /// Whether a process will list nothing any more. Its number alone does not tell, where it has
 /// another one for itself.
 fn is_over(page: &PageFile) -> bool {
-    let now_ns = terrace_pager::sys::now_ns();
+    let now_ns = terrace_os::now_ns();
     let silent = figures::read_image(page)
         .is_none_or(|image| now_ns.saturating_sub(image.updated_ns) > SILENT_NS);
     silent && process::stat(page.pid).is_none_or(|stat| stat.ended)
@@ -191,17 +191,17 @@ fn address(address: usize) -> String {
 }
 
 /// A reason's name, and what belongs to it.
-fn in_words(why: &Why) -> (&'static str, Value) {
+fn in_words(why: &MoveReason) -> (&'static str, Value) {
     match why {
-        Why::Touched => ("touched", json!({})),
-        Why::Room => ("room", json!({})),
-        Why::Victim { reason, heat: None, pressure } => {
+        MoveReason::Touched => ("touched", json!({})),
+        MoveReason::Room => ("room", json!({})),
+        MoveReason::Victim { reason, heat: None, pressure } => {
             (reason.name(), json!({ "pressure": pressure }))
         }
-        Why::Victim { reason, heat: Some(heat), pressure } => {
+        MoveReason::Victim { reason, heat: Some(heat), pressure } => {
             (reason.name(), json!({ "heat": heat, "pressure": pressure }))
         }
-        Why::Placed(placed) => {
+        MoveReason::Placed(placed) => {
             let detail = match placed {
                 placement::Reason::Hot { bin, hot } => json!({ "bin": bin, "hot_from": hot }),
                 placement::Reason::Cold { bin, warm } => json!({ "bin": bin, "warm_from": warm }),
@@ -230,7 +230,7 @@ mod tests {
     use terrace_pager::moves::unit_of;
     use terrace_policy::victims;
 
-    fn of(from: Option<u8>, to: u8, why: Why) -> Option<String> {
+    fn of(from: Option<u8>, to: u8, why: MoveReason) -> Option<String> {
         let tiers = ["dram", "node:1", "lz4"].map(String::from);
         let moved =
             Moved { at_ns: 3_500_000_000, address: 0x7f00_0000_0000, pages: 32, from, to, why };
@@ -244,26 +244,29 @@ mod tests {
                 "{{\"at_s\":2.5,\"pid\":12,\"region\":\"0x7f0000000000\",\"pages\":32,\"from\":{from},\"to\":\"{to}\",\"reason\":"
             )
         };
-        let why = Why::Victim { reason: victims::Reason::Cold, heat: Some(0.25), pressure: 0 };
+        let why =
+            MoveReason::Victim { reason: victims::Reason::Cold, heat: Some(0.25), pressure: 0 };
         assert_eq!(
             of(Some(0), 2, why),
             Some(head("\"dram\"", "lz4") + "\"cold\",\"heat\":0.25,\"pressure\":0}")
         );
-        let why = Why::Victim { reason: victims::Reason::Denser, heat: None, pressure: 3 };
+        let why =
+            MoveReason::Victim { reason: victims::Reason::Recompressed, heat: None, pressure: 3 };
         assert_eq!(of(None, 2, why), Some(head("null", "lz4") + "\"denser\",\"pressure\":3}"));
-        assert_eq!(of(None, 0, Why::Touched), Some(head("null", "dram") + "\"touched\"}"));
-        assert_eq!(of(None, 0, Why::Room), Some(head("null", "dram") + "\"room\"}"));
-        let why = Why::Placed(placement::Reason::Pays { hundredths: 131 });
+        assert_eq!(of(None, 0, MoveReason::Touched), Some(head("null", "dram") + "\"touched\"}"));
+        assert_eq!(of(None, 0, MoveReason::Room), Some(head("null", "dram") + "\"room\"}"));
+        let why = MoveReason::Placed(placement::Reason::Pays { hundredths: 131 });
         assert_eq!(
             of(Some(1), 0, why),
             Some(head("\"node:1\"", "dram") + "\"pays\",\"gain\":1.31}")
         );
-        let why = Why::Placed(placement::Reason::SwappedFor { unit: unit_of(0x7f00_0020_0000) });
+        let why =
+            MoveReason::Placed(placement::Reason::SwappedFor { unit: unit_of(0x7f00_0020_0000) });
         assert_eq!(
             of(Some(0), 1, why),
             Some(head("\"dram\"", "node:1") + "\"swapped\",\"for\":\"0x7f0000200000\"}")
         );
-        assert_eq!(of(Some(0), 3, Why::Touched), None);
-        assert_eq!(of(Some(9), 0, Why::Touched), None);
+        assert_eq!(of(Some(0), 3, MoveReason::Touched), None);
+        assert_eq!(of(Some(9), 0, MoveReason::Touched), None);
     }
 }

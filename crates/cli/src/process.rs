@@ -6,7 +6,7 @@ use std::time::Duration;
 
 /// CPU time of this thread, for what bounds its own cost.
 pub fn cpu_time() -> Duration {
-    Duration::from_nanos(terrace_pager::sys::thread_cpu_ns())
+    Duration::from_nanos(terrace_os::thread_cpu_ns())
 }
 
 /// What /proc/PID/stat says about a process.

@@ -13,6 +13,8 @@ pub struct OutOfReach {
     pub cause: String,
     /// What its user can do, in the imperative.
     pub remedy: &'static str,
+    /// Whether it can be attached to as it starts.
+    pub can_attach: bool,
 }
 
 /// Tells why `program` (a path, as [`crate::command_path::resolve`] gives it) cannot be reached, or
@@ -26,12 +28,13 @@ pub fn out_of_reach(program: &Path) -> Option<OutOfReach> {
     let program = CString::new(program.as_os_str().as_bytes()).ok()?;
     let mut interpreters: Vec<PathBuf> = Vec::new();
     let mut through = |path: &[u8]| interpreters.push(OsStr::from_bytes(path).into());
-    let (cause, remedy) =
-        said(terrace_reach::out_of_reach(Place::at(&program), environment, &mut through)?);
+    let cause = terrace_reach::out_of_reach(Place::at(&program), environment, &mut through)?;
+    let can_attach = matches!(cause, Cause::Static | Cause::Musl | Cause::OtherLoader(_));
+    let (cause, remedy) = said(cause);
     let by = |cause, interpreter: &PathBuf| {
         format!("is run by {}, which {cause}", interpreter.display())
     };
-    Some(OutOfReach { cause: interpreters.iter().rfold(cause, by), remedy })
+    Some(OutOfReach { cause: interpreters.iter().rfold(cause, by), remedy, can_attach })
 }
 
 /// The end of a sentence about the program, and what its user can do.

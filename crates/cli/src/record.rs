@@ -47,7 +47,7 @@ pub fn run(arguments: &RecordArguments) -> Result<u8> {
     let mut recorder = Recorder {
         clock,
         output: Some(output),
-        data: RefCell::default(),
+        data: RefCell::new(if arguments.accesses { Data::default() } else { Data::with_names() }),
         begun: Instant::now(),
         look_ms: (SAMPLES_A_LOOK * 1000 / u64::from(arguments.rate)).clamp(5, 100),
         tally: Tally::default(),
@@ -109,7 +109,7 @@ impl Recorder {
         self.look();
         let end_ms = self.begun.elapsed().as_millis() as u64;
         let Some(output) = self.output else { return };
-        let left_out = match output.finish(end_ms) {
+        let left_out = match output.finish(end_ms, &self.data.borrow()) {
             Ok(left_out) => left_out,
             Err(error) => {
                 return say(&format!("the recording is not whole, it cannot be written: {error}"));
@@ -234,11 +234,11 @@ impl Output {
     }
 
     /// Writes what is left; how many accesses had no room.
-    fn finish(self, end_ms: u64) -> io::Result<u64> {
+    fn finish(self, end_ms: u64, data: &Data) -> io::Result<u64> {
         match self {
             Output::Counts { mut writer, window, .. } => {
                 writer.append(Window { end_ms, ..window })?;
-                writer.finish()?;
+                writer.finish(&data.names())?;
                 Ok(0)
             }
             Output::Accesses(accesses) => Ok(accesses.writer.finish(end_ms * 1000)?.left_out),

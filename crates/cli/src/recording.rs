@@ -65,7 +65,7 @@ fn count(number: u64) -> String {
 }
 
 fn of_counts(path: &Path) -> Result<(Vec<String>, Value)> {
-    let Recording { header, windows, incomplete } = Recording::read(path)?;
+    let Recording { header, windows, incomplete, .. } = Recording::read(path)?;
     let end_ms = windows.last().map_or(0, |window| window.end_ms);
     let parts: u64 = windows
         .iter()

@@ -243,4 +243,33 @@ mod tests {
             assert!(field["description"].is_string(), "{name} has no description");
         }
     }
+
+    /// Lines of the help under `Examples:` that are commands of ours.
+    fn examples(command: &clap::Command, found: &mut Vec<String>) {
+        let help = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();
+        let lines = help.lines().skip_while(|line| !line.starts_with("Example"));
+        found.extend(lines.filter(|line| line.starts_with("  terrace ")).map(str::to_owned));
+        command.get_subcommands().for_each(|verb| examples(verb, found));
+    }
+
+    #[test]
+    fn the_examples_of_the_help_are_understood() {
+        use clap::{CommandFactory as _, Parser as _};
+        let mut found = Vec::new();
+        examples(&crate::args::Arguments::command(), &mut found);
+        assert!(found.len() > 15, "{found:#?}");
+        for command in found.iter().flat_map(|line| line.split(" && ")) {
+            // What a shell puts in its place is a process ID.
+            let mut words = Vec::new();
+            let mut rest = command;
+            while let Some((before, after)) = rest.split_once("$(pidof ") {
+                words.extend(before.split_whitespace());
+                words.push("1");
+                rest = after.split_once(')').expect("it ends").1;
+            }
+            words.extend(rest.split_whitespace());
+            let parsed = crate::args::Arguments::try_parse_from(words);
+            assert!(parsed.is_ok(), "{command}: {}", parsed.unwrap_err());
+        }
+    }
 }

@@ -8,18 +8,21 @@ use crate::child::End;
 use crate::figures::{self, Figures, Steps, Tier};
 use crate::idle::Idle;
 use crate::outside::{Afterwards, Apart, Known, OtherMemory};
+use crate::placements::Placement;
+use crate::prices::Prices;
 use crate::sampling::Sampled;
 use crate::sites::Sites;
-use crate::slowdown::Target;
-use crate::tree::Together;
+use crate::tco::Tco;
+use crate::tree::{Limits, Together};
 use anyhow::{Context, Result};
-use schemars::JsonSchema;
-use serde::Serialize;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Serialize, Serializer};
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::time::Duration;
 use terrace_pager::settings::{Dram, Settings};
-use terrace_pager::stats::State;
+use terrace_pager::stats::{Counted, REPORTED, State};
 use terrace_pager::unreached::Unreached;
 use terrace_policy::victims::Reason;
 
@@ -102,6 +105,9 @@ pub struct Report {
     /// Share of the mean logical bytes that was saved: `saved_bytes` over logical. `null` if there
     /// was no data.
     pub saved_fraction: Option<f64>,
+    /// What its memory cost beside all of its data in DRAM, by the prices that are built in; `null`
+    /// if there was no data.
+    pub tco: Option<Tco>,
     /// Time the program's threads waited for restores and for room, per elapsed time. An estimate;
     /// may exceed 1 with many threads.
     pub slowdown_estimate: Option<f64>,
@@ -137,6 +143,8 @@ pub struct Report {
     /// Where the time of faults and evictions went (`TERRACE_TRACE_FAULTS=1`); `null` if that was
     /// not measured.
     pub steps: Option<Steps>,
+    /// With `--placement`: what the model recommended, beside where pages were; `null` without it.
+    pub placement: Option<Placement>,
     /// CPU time of Terrace's threads in the program, per elapsed time.
     pub cpu_fraction: f64,
     /// Where accesses were learned from.
@@ -154,6 +162,9 @@ pub struct Report {
     /// Programs that were executed without Terrace, because a preloaded library cannot come into
     /// them.
     pub out_of_reach: Vec<OutOfReach>,
+    /// How a program was moved that a preloaded library cannot come into (`--inject`); `null` of
+    /// others.
+    pub attached: Option<terrace_attach::Figures>,
     /// Allocation sites by process: in which tiers their objects were, and how hot. Only with
     /// `--allocator context` and samples.
     pub sites: Vec<Sites>,
@@ -199,7 +210,7 @@ pub struct Moves {
     pub promoted_pages: u64,
     /// Number of pages brought back to DRAM, by reason, without reasons that did not occur.
     /// Reasons: `touched` (a fault, or ahead of a sequential reader), `asked` (as `ahead_pages`),
-    /// `hot` (samples, from a node), `room` (untouched, there is room).
+    /// `hot` (samples, from a node), `room` (untouched: there is room, or a plan has them in DRAM).
     pub promoted_for: BTreeMap<&'static str, u64>,
     /// Those of them that the program asked for (`terrace_touch`, `terrace_prefetch`).
     pub ahead_pages: u64,
@@ -208,16 +219,39 @@ pub struct Moves {
     /// Number of pages moved out of DRAM or to a denser tier, by reason, without reasons that did
     /// not occur.
     pub demoted_for: BTreeMap<&'static str, u64>,
-    /// Number of pages evicted again as they had come back, and so not compressed again.
-    pub unchanged_pages: u64,
-    /// Refused by the kernel.
-    pub failed: u64,
-    /// Regions of 2 MiB that became huge pages because they stayed hot.
-    pub huge_made: u64,
-    /// Number of regions of 2 MiB that became huge pages and were split again.
-    pub huge_split: u64,
+    /// Counts that are reported as they are.
+    #[serde(flatten)]
+    pub counted: Plain,
     /// The last error of those refused.
     pub failed_with: Option<String>,
+}
+
+/// The counts that are reported as they are: those of [`REPORTED`].
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Plain(pub Counted);
+
+impl Serialize for Plain {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(REPORTED.iter().map(|count| (count.key, (count.of)(&self.0))))
+    }
+}
+
+impl JsonSchema for Plain {
+    fn schema_name() -> Cow<'static, str> {
+        "Counts".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let mut count = |about: &str| {
+            let mut schema = u64::json_schema(generator);
+            schema.insert("description".into(), about.into());
+            schema
+        };
+        let keys: Vec<&str> = REPORTED.iter().map(|count| count.key).collect();
+        let counts: serde_json::Map<_, _> =
+            REPORTED.iter().map(|row| (row.key.into(), count(row.about).to_value())).collect();
+        json_schema!({ "type": "object", "properties": counts, "required": keys })
+    }
 }
 
 /// Where accesses were learned from.
@@ -288,10 +322,8 @@ pub struct Run<'a> {
     pub command: Vec<String>,
     /// What it was run with.
     pub settings: &'a Settings,
-    /// With `--slowdown`.
-    pub slowdown: Option<Target>,
-    /// Whether there is a limit that must be kept (`--dram`).
-    pub has_budget: bool,
+    /// What limited it at last.
+    pub limits: Limits,
     /// Its process.
     pub pid: u32,
     /// How it ended; `None` while it runs.
@@ -320,10 +352,14 @@ pub struct Run<'a> {
     pub out_of_reach: Option<String>,
     /// What is wrong with its statistics page, if it left one that cannot be used.
     pub unusable_page: Option<String>,
+    /// How it was attached to instead.
+    pub attached: Option<terrace_attach::Figures>,
     /// What its processes executed without the library.
     pub unreached: Vec<Unreached>,
     /// What processes told of their allocation sites.
     pub sites: Vec<Sites>,
+    /// What came of `--placement`, if that was asked for.
+    pub placement: Option<Placement>,
 }
 
 /// What is said where the library was preloaded and left no page.
@@ -410,10 +446,14 @@ impl Report {
                 program: page.program.clone(),
                 is_the_program: page.pid == run.pid,
             }),
-            managed: left.is_none() && main.is_some_and(|page| page.state != State::Unmanaged),
-            state: state_name(
-                main.filter(|_| left.is_none()).map_or(State::Unmanaged, |page| page.state),
-            ),
+            managed: run.attached.is_some()
+                || left.is_none() && main.is_some_and(|page| page.state != State::Unmanaged),
+            state: match run.attached {
+                Some(_) => "attached",
+                None => state_name(
+                    main.filter(|_| left.is_none()).map_or(State::Unmanaged, |page| page.state),
+                ),
+            },
             note: match main {
                 _ if lost.is_some() => Some(LEFT_NO_FIGURES.into()),
                 _ if left.is_some() => left.map(became),
@@ -437,15 +477,16 @@ impl Report {
                 .or(judge.map(Figures::kept_fraction)),
             floor_bytes: seen.map(|all| all.floor_bytes).or(judge.map(|page| page.floor_bytes)),
             floor_s: seen.map(|all| all.floor_s).or(judge.map(|page| page.floor_ms as f64 / 1e3)),
-            slowdown_target: run.slowdown.map(|target| target.0),
+            slowdown_target: run.limits.slowdown.map(|target| target.0),
             slowdown_limit_bytes: run
+                .limits
                 .slowdown
                 .and(run.together)
                 .map(|all| all.budget_bytes)
                 .filter(|limit| *limit != u64::MAX),
             growing_s: run
                 .together
-                .filter(|_| matches!(run.settings.dram, Dram::Share(_)))
+                .filter(|_| matches!(run.limits.dram, Dram::Share(_)))
                 .map(|all| all.growing_s),
             over_budget_s: seen
                 .map(|all| all.over_budget_s)
@@ -476,16 +517,17 @@ impl Report {
             saved_fraction: main
                 .filter(|page| page.mean_logical_bytes > 0)
                 .map(|page| page.saved_bytes() as f64 / page.mean_logical_bytes as f64),
-            slowdown_estimate: main.map(|page| per_elapsed(page.stall_ns)),
+            tco: main.and_then(tco),
+            slowdown_estimate: main.map(|page| per_elapsed(page.counts.stall_ns)),
             slowdown_last_minute: main.map(|page| {
                 let before = seen_outside
                     .filter(|known| known.started_ns == page.started_ns)
                     .and_then(|known| known.stalled_before);
-                stall_since(page, before).unwrap_or(per_elapsed(page.stall_ns))
+                stall_since(page, before).unwrap_or(per_elapsed(page.counts.stall_ns))
             }),
             slowdown_is_lower_bound: main
                 .map(|page| page.tiers.iter().any(|tier| tier.name == "swap" && tier.faults > 0)),
-            stall_s: main.map(|page| page.stall_ns as f64 / 1e9),
+            stall_s: main.map(|page| page.counts.stall_ns as f64 / 1e9),
             mean_unmanaged_bytes: main.map(|page| page.mean_unmanaged_bytes),
             mean_window_s: main.map(|page| page.mean_window_ms as f64 / 1e3),
             measured_until_s,
@@ -498,11 +540,12 @@ impl Report {
                     lost.map(|_| OtherMemory { shared_bytes, ..OtherMemory::default() })
                 }),
             idle: main.and_then(|page| run.idle.get(&(page.pid, page.started_ns)).cloned()),
-            shared_pages: main.map(|page| page.shared_pages),
+            shared_pages: main.map(|page| page.counts.shared_pages),
             tiers: main.map(|page| page.tiers.clone()).unwrap_or_default(),
             moves: main.map(moves).unwrap_or_default(),
             steps: main.and_then(|page| page.steps),
-            cpu_fraction: main.map_or(0.0, |page| per_elapsed(page.cpu_ns)),
+            placement: run.placement.clone(),
+            cpu_fraction: main.map_or(0.0, |page| per_elapsed(page.counts.cpu_ns)),
             sampler: run.sampled.map_or(
                 Sampler { kind: "faults", samples: 0, cpu_fraction: 0.0 },
                 |sampled| Sampler {
@@ -525,9 +568,10 @@ impl Report {
             without_figures,
             without_library,
             out_of_reach: out_of_reach(&run.unreached),
+            attached: run.attached.clone(),
             sites: run.sites.clone(),
         };
-        if run.slowdown.is_some() && !run.has_budget {
+        if run.limits.slowdown.is_some() && run.limits.dram == Dram::Unlimited {
             report.forget_budget();
         }
         report
@@ -554,7 +598,10 @@ impl Report {
 /// and how long they had waited until then (ns). `None` where that is no time.
 fn stall_since(page: &Figures, before: Option<(u64, u64)>) -> Option<f64> {
     let (before_ns, stalled_ns) = before.filter(|(before_ns, _)| *before_ns < page.updated_ns)?;
-    Some(page.stall_ns.saturating_sub(stalled_ns) as f64 / (page.updated_ns - before_ns) as f64)
+    Some(
+        page.counts.stall_ns.saturating_sub(stalled_ns) as f64
+            / (page.updated_ns - before_ns) as f64,
+    )
 }
 
 impl Run<'_> {
@@ -602,6 +649,11 @@ impl Run<'_> {
 fn is_charged(pages: &[Figures]) -> bool {
     let elsewhere = |name: &str| name == "swap" || name.starts_with("node") || name.contains('@');
     pages.iter().all(|page| !page.tiers.iter().any(|tier| elsewhere(&tier.name)))
+}
+
+fn tco(page: &Figures) -> Option<Tco> {
+    let (logical, physical) = (page.mean_logical_bytes, page.mean_physical_bytes);
+    Tco::of(logical, physical, &page.tiers, &Prices::default())
 }
 
 /// What the program's process was last.
@@ -660,42 +712,41 @@ fn process(page: &Figures, main: bool) -> Process {
         measured_until_s: page.measured_until_s(),
         faults: page.faults(),
         moves: moves(page),
-        stall_s: page.stall_ns as f64 / 1e9,
-        cpu_s: page.cpu_ns as f64 / 1e9,
+        stall_s: page.counts.stall_ns as f64 / 1e9,
+        cpu_s: page.counts.cpu_ns as f64 / 1e9,
     }
 }
 
 fn moves(page: &Figures) -> Moves {
     Moves {
-        promoted_pages: page.promoted_pages,
+        promoted_pages: page.counts.promoted_pages,
         promoted_for: promoted_by_reason(page),
-        ahead_pages: page.ahead_pages,
-        demoted_pages: page.demoted_pages,
+        ahead_pages: page.counts.ahead_pages,
+        demoted_pages: page.counts.demoted_pages,
         demoted_for: demoted_by_reason(page),
-        unchanged_pages: page.unchanged_pages,
-        failed: page.failed_moves,
-        huge_made: page.huge_made,
-        huge_split: page.huge_split,
-        failed_with: (page.failed_moves > 0 && page.move_error > 0)
-            .then(|| std::io::Error::from_raw_os_error(page.move_error as i32).to_string()),
+        counted: Plain(page.counts.clone()),
+        failed_with: (page.counts.failed_moves > 0 && page.counts.move_error > 0)
+            .then(|| std::io::Error::from_raw_os_error(page.counts.move_error as i32).to_string()),
     }
 }
 
 fn promoted_by_reason(page: &Figures) -> BTreeMap<&'static str, u64> {
-    let touched =
-        page.promoted_pages.saturating_sub(page.ahead_pages + page.hot_pages + page.room_pages);
+    let touched = [page.counts.ahead_pages, page.counts.hot_pages, page.counts.room_pages]
+        .into_iter()
+        .fold(page.counts.promoted_pages, u64::saturating_sub);
     let all = [
         ("touched", touched),
-        ("asked", page.ahead_pages),
-        ("hot", page.hot_pages),
-        ("room", page.room_pages),
+        ("asked", page.counts.ahead_pages),
+        ("hot", page.counts.hot_pages),
+        ("room", page.counts.room_pages),
     ];
     all.into_iter().filter(|(_, pages)| *pages > 0).collect()
 }
 
 fn demoted_by_reason(page: &Figures) -> BTreeMap<&'static str, u64> {
-    let counted =
-        Reason::ALL.into_iter().map(|reason| (reason.name(), page.demoted_for[reason as usize]));
+    let counted = Reason::ALL
+        .into_iter()
+        .map(|reason| (reason.name(), page.counts.demoted_for[reason as usize]));
     counted.filter(|(_, pages)| *pages > 0).collect()
 }
 
@@ -723,8 +774,7 @@ pub mod samples {
         Run {
             command: vec!["/usr/bin/redis-server".into(), "--save".into()],
             settings,
-            slowdown: None,
-            has_budget: true,
+            limits: Limits { dram: settings.dram, slowdown: None },
             pid: 7,
             end: Some(End::Exited(0)),
             elapsed: Duration::from_millis(61_200),
@@ -738,9 +788,11 @@ pub mod samples {
             sampled: None,
             wakeful: None,
             out_of_reach: None,
+            attached: None,
             unusable_page: None,
             unreached: Vec::new(),
             sites: Vec::new(),
+            placement: None,
         }
     }
 }

@@ -3,9 +3,10 @@
 //! A regular file is written beside itself and renamed into place, so that a reader never sees half
 //! a report; a device or a pipe is opened and written as it is, and `-` is standard output.
 
+use crate::outlet::write_all;
 use anyhow::{Context, Result, bail};
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
@@ -81,16 +82,18 @@ impl ReportFile {
         self.beside.is_some().then(|| self.target.clone())
     }
 
-    /// Writes a report while the program runs. The next one replaces it in a regular file, and
-    /// follows it elsewhere.
+    /// Replaces the report in a regular file while the program runs.
     pub fn write_now(&self, text: &str) -> Result<()> {
-        if self.beside.is_some() {
-            return ReportFile::beside(&self.target, "now")?.write(text);
-        }
-        (&self.file).write_all(text.as_bytes()).with_context(|| self.unwritten())
+        ReportFile::beside(&self.target, "now")?.write(text)
     }
 
-    fn unwritten(&self) -> String {
+    /// Where reports follow each other, as this is no regular file.
+    pub fn stream(&self) -> Option<File> {
+        self.beside.is_none().then(|| self.file.try_clone().ok())?
+    }
+
+    /// What is said where a report could not be written.
+    pub fn unwritten(&self) -> String {
         format!("the report could not be written to {}", self.target.display())
     }
 
@@ -101,7 +104,7 @@ impl ReportFile {
 
     /// Writes the report and puts it in its place.
     pub fn write(mut self, text: &str) -> Result<()> {
-        self.file.write_all(text.as_bytes()).with_context(|| self.unwritten())?;
+        write_all(&self.file, text.as_bytes()).with_context(|| self.unwritten())?;
         if let Some(beside) = &self.beside {
             fs::rename(beside, &self.target).with_context(|| {
                 format!("the report could not be put at {}", self.target.display())

@@ -4,8 +4,9 @@
 use crate::outside::Apart;
 use crate::quantity::{bytes, share, short_time};
 use crate::report::{Process, Report};
-use crate::slowdown;
+
 use terrace_pager::settings::{MIN_BUDGET_BYTES, Settings};
+use terrace_policy::slowdown;
 
 /// Most processes listed beside the first; the JSON report has all.
 const PROCESSES_SHOWN: usize = 8;
@@ -31,6 +32,7 @@ pub fn text(report: &Report, settings: &Settings) -> String {
                 lines.extend(remedy(report));
             }
         }
+        "attached" => {}
         "idle" => {
             let least = bytes(MIN_BUDGET_BYTES);
             let other = report.other_memory.map(|other| other.text()).unwrap_or_default();
@@ -49,9 +51,13 @@ pub fn text(report: &Report, settings: &Settings) -> String {
             if state == "observing" {
                 lines.extend(observed(report, settings));
             } else {
-                lines.extend(is_measured(report).then(|| balance(report)));
+                if is_measured(report) {
+                    lines.push(balance(report));
+                    lines.extend(tco(report));
+                }
                 lines.extend(budget(report));
                 lines.extend(target(report));
+                lines.extend(placed(report));
             }
             lines.extend(is_measured(report).then(|| cost(report)));
             lines.extend(huge_pages(report));
@@ -72,7 +78,18 @@ pub fn text(report: &Report, settings: &Settings) -> String {
     lines.extend(without_figures(report));
     lines.extend(without_library(report));
     lines.extend(out_of_reach(report));
+    lines.extend(report.attached.as_ref().map(attached));
     lines.iter().map(|line| format!("{line}\n")).collect()
+}
+
+fn attached(figures: &terrace_attach::Figures) -> String {
+    format!(
+        "  attached to as it started ({}): {} pages left, {} came back; at most {} of DRAM",
+        figures.limit,
+        figures.evicted_pages,
+        figures.restored_pages,
+        bytes(figures.peak_bytes)
+    )
 }
 
 fn headline(report: &Report) -> String {
@@ -146,6 +163,17 @@ fn balance(report: &Report) -> String {
     )
 }
 
+/// What memory cost beside all of it in DRAM.
+fn tco(report: &Report) -> Option<String> {
+    let tco = report.tco.as_ref()?;
+    let verb = if tco.saved_fraction < 0.0 { "more" } else { "less" };
+    Some(format!(
+        "  memory cost {} {verb} than all in DRAM, at the prices of {}",
+        share(tco.saved_fraction.abs()),
+        tco.prices_of
+    ))
+}
+
 fn observed(report: &Report, settings: &Settings) -> Vec<String> {
     let why = if settings.observe {
         "observed only (--observe)"
@@ -200,6 +228,34 @@ fn target(report: &Report) -> Option<String> {
             slowdown::GROWTH_S
         ),
     })
+}
+
+/// What the placement model of the first process came to.
+fn placed(report: &Report) -> Option<String> {
+    let placement = report.placement.as_ref()?;
+    let head = format!("  placed by {}, every {}s", placement.model, placement.window_s);
+    let last =
+        placement.processes.first().and_then(|placed| Some((placed, placed.windows.last()?)));
+    let (Some(mean), Some((placed, last))) = (placement.mean_cost, last) else {
+        return Some(format!("{head}: it ended before the first window"));
+    };
+    let mib = |pages: u32| bytes(u64::from(pages) * 4096);
+    let tiers: Vec<String> = placed
+        .tiers
+        .iter()
+        .zip(&last.tiers)
+        .map(|(name, tier)| {
+            let recommended = mib(tier.recommended_pages);
+            format!("{name} {} of {recommended}", mib(tier.actual_pages))
+        })
+        .collect();
+    Some(format!(
+        "{head} (knob {}): costs {} of all in DRAM, a mean over {} windows; at last, of what was recommended: {}",
+        last.knob,
+        share(mean),
+        placed.windows.len(),
+        tiers.join(", ")
+    ))
 }
 
 fn budget(report: &Report) -> Option<String> {
@@ -275,7 +331,7 @@ fn afterwards(report: &Report) -> Option<String> {
 }
 
 fn huge_pages(report: &Report) -> Option<String> {
-    let (made, split) = (report.moves.huge_made, report.moves.huge_split);
+    let (made, split) = (report.moves.counted.0.huge_made, report.moves.counted.0.huge_split);
     (made > 0).then(|| {
         format!("  huge pages: {made} of 2M made where memory stayed hot, {split} split again")
     })
@@ -292,14 +348,17 @@ fn left_alone(report: &Report) -> Option<String> {
     if let Some(shared) = report.shared_pages.filter(|shared| *shared > 0) {
         parts.push(format!("{shared} pages shared with a child at the end"));
     }
-    if report.moves.failed > 0 {
+    if report.moves.counted.0.failed_moves > 0 {
         let with = report
             .moves
             .failed_with
             .as_ref()
             .map(|error| format!(" ({error})"))
             .unwrap_or_default();
-        parts.push(format!("{} moves the kernel refused in all{with}", report.moves.failed));
+        parts.push(format!(
+            "{} moves the kernel refused in all{with}",
+            report.moves.counted.0.failed_moves
+        ));
     }
     (!parts.is_empty()).then(|| format!("  not managed: {}", parts.join(", ")))
 }
@@ -432,6 +491,7 @@ terrace: redis-server  61.2s  exit 0
   dram           1.0G           1.0G              -  -
   lz4            2.3G         716.8M         812345  9.2us p50, 31us p99
   saved 1.4G of 3.3G (42%) on average; lost about 1.9s in all waiting for memory (estimate: 3.1% of the time)
+  memory cost 42% less than all in DRAM, at the prices of June 2026
   budget 2.0G: kept (peak 2.0G, more than 2% above it for 0.1s)
   terrace itself: 38.0M of memory (included), 1.2% of a CPU; averages over 60.0s
   not managed: 12.0M of other memory on average, 512 pages shared with a child at the end, 17 moves the kernel refused in all (Device or resource busy (os error 16))
@@ -632,7 +692,7 @@ terrace: redis-server  61.2s  exit 0
             ..active(9)
         };
         let tail = |pages: &[Figures]| {
-            told(|_| {}, pages).lines().skip(8).map(str::to_owned).collect::<Vec<_>>()
+            told(|_| {}, pages).lines().skip(9).map(str::to_owned).collect::<Vec<_>>()
         };
         let also = "  also redis-server (8), active: saved 1.4G of 3.3G on average, 812345 restores in all";
         assert_eq!(tail(&[active(7), active(8), quiet.clone()]), [also]);

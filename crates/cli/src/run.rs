@@ -12,18 +12,21 @@ use crate::ended::Ended;
 use crate::figures;
 use crate::going_on::GoingOn;
 use crate::idle::IdleWatch;
+use crate::inject::{self, Inject};
 use crate::interim::{self, Facts, Interim};
 use crate::keeper::{self, Side};
 use crate::moves::MoveList;
 use crate::outside::Outside;
+use crate::placements::Placements;
+use crate::prices::Prices;
 use crate::reach::{self, OutOfReach};
 use crate::report::Report;
 use crate::report_file::ReportFile;
-use crate::run_dir::{About, RunDir};
+use crate::run_dir::{About, RUN_DIR_VARIABLE, RunDir};
 use crate::run_settings::{Values, is_stressed};
 use crate::sampling::{Choice, Sampling};
-use crate::slowdown::Wanted;
-use crate::tree::Tree;
+use crate::set::Requests;
+use crate::tree::{Limits, Tree};
 use crate::wake::{WakeLatency, Wakefulness};
 use crate::{budget, command_path, disposition, library, report_text, say};
 use anyhow::{Result, bail};
@@ -33,13 +36,13 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use terrace_pager::injection::Injection;
-use terrace_pager::settings::{Allocator, Dram, Eviction, HugePages, Settings, Stress};
-use terrace_pager::sys;
-use terrace_tiers::{SwapKind, SwapView, TierKind, TierSpec, parse_tiers};
-
-/// Set for every process of a run, and so the sign of being inside one.
-const RUN_DIR_VARIABLE: &str = "TERRACE_RUN_DIR";
+use terrace_os as sys;
+use terrace_os::injection::Injection;
+use terrace_pager::settings::{
+    Allocator, Dram, Eviction, FilePrice, HugePages, NO_BUDGET, Settings, Stress,
+};
+use terrace_policy::slowdown::Wanted;
+use terrace_tiers::{MediumKind, SwapKind, SwapView, TierKind, TierSpec, parse_tiers};
 
 /// Runs the command; the result is the exit status. Does not return if a signal killed the program:
 /// it kills us too.
@@ -52,6 +55,14 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
     }
     let values = effective::of_command_line(arguments)?;
     let mut settings = values.settings();
+    settings.placement = values.model();
+    let tiers_given = values.is_given("tiers");
+    if settings.placement.model().is_some() && !tiers_given {
+        // The default may have tiers that no model places pages in.
+        settings.tiers = Settings::default().tiers;
+    }
+    settings.file_price = FilePrice(Prices::default().of("file"));
+    refuse_placement(&settings)?;
     let slowdown = values.slowdown_target();
     let Values {
         sampler,
@@ -63,6 +74,7 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
         slowdown: wanted,
         ..
     } = values;
+    let report = if arguments.json { Some("-".into()) } else { report };
     budget::refuse_bare_number(settings.dram)?;
     if let Some(report) = &arguments.of {
         if matches!(wanted, Wanted::At(_)) {
@@ -76,7 +88,7 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
         stress.to_string_lossy().parse::<Stress>()?;
     }
     if let Some(injection) = std::env::var_os("TERRACE_INJECT").filter(|text| !text.is_empty()) {
-        injection.to_string_lossy().parse::<Injection>()?;
+        injection.to_string_lossy().parse::<Injection>().map_err(anyhow::Error::msg)?;
     }
     let report_file = report.as_deref().map(ReportFile::open).transpose()?;
     let library = library::locate()?;
@@ -85,9 +97,18 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
         Ok(program) => program,
         Err(status) => return Ok(status),
     };
-    let out_of_reach = reach::out_of_reach(&program);
-    if let Some(found) = &out_of_reach {
-        announce(name, found, settings.strict)?;
+    let mut out_of_reach = reach::out_of_reach(&program);
+    if arguments.inject {
+        out_of_reach = out_of_reach.filter(|found| !found.can_attach).or(Some(inject::asked()));
+    }
+    let can_attach = out_of_reach.as_ref().is_some_and(|found| found.can_attach);
+    let why_not = match can_attach && !settings.observe {
+        true => terrace_attach::possible().err(),
+        false => None,
+    };
+    let attaches = can_attach && !settings.observe && why_not.is_none();
+    if let Some(found) = out_of_reach.as_ref().filter(|_| !attaches) {
+        announce(name, found, why_not, settings.strict)?;
     }
 
     if out_of_reach.is_none() {
@@ -117,24 +138,32 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
     }
 
     let manages = !settings.observe && out_of_reach.is_none();
-    let slowdown = slowdown.filter(|_| manages);
     let run_dir = RunDir::create()?;
+    let mut inject = match attaches {
+        true => Some(Inject::plan(&settings, tiers_given, slowdown, run_dir.path())?),
+        false => None,
+    };
+    let slowdown = slowdown.filter(|_| manages);
     let command_line: Vec<String> =
         arguments.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
-    run_dir.describe(&About {
+    let about = About {
         command: command_line.clone(),
         dram: settings.dram.to_string(),
         slowdown: slowdown.map(|target| target.to_string()),
         tiers: settings.tiers.clone(),
         observe: settings.observe,
+        limited: manages && Limits { dram: settings.dram, slowdown }.any(),
+        model: (manages && settings.placement.model().is_some())
+            .then(|| (settings.knob.to_string(), settings.window.to_string())),
         started: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
-    });
+        supervisor: Some(std::process::id()),
+    };
     let mut command = Command::new(&program);
     command.arg0(name).args(&arguments.command[1..]);
     let dram = if manages { settings.dram } else { Dram::Unlimited };
     if slowdown.is_some() && dram == Dram::Unlimited {
         // More than any process needs before it is assigned a limit.
-        settings.dram = Dram::Bytes(figures::NO_BUDGET);
+        settings.dram = Dram::Bytes(NO_BUDGET);
     }
     // Inherited by what is started next.
     let sampling = match &out_of_reach {
@@ -169,31 +198,32 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
         prepare(&mut command, &settings, &library);
     }
     let mut watch = Watch {
-        tree: Tree::new(run_dir.path(), dram, slowdown, &settings.tiers),
+        tree: Tree::new(run_dir.path(), Limits { dram, slowdown }, &settings.tiers),
+        requests: Requests::begin(&run_dir, about),
         ended: Ended::new(run_dir.path()),
         outside: out_of_reach.is_none().then(|| Outside::new(run_dir.path(), &settings)),
         idle: (settings.observe && out_of_reach.is_none())
             .then(|| IdleWatch::new(run_dir.path(), &settings.tiers)),
         sampling,
         wakefulness,
+        placements: manages.then(|| Placements::new(run_dir.path(), &settings)).flatten(),
         moves,
         looks: Looks::default(),
     };
     let facts = Facts {
         command: command_line,
         settings: &settings,
-        slowdown,
-        has_budget: dram != Dram::Unlimited,
         out_of_reach: out_of_reach.as_ref().map(|found| format!("it {}", found.cause)),
         run_dir: run_dir.path().to_owned(),
         file: report_file.as_ref(),
     };
-    let mut interim = report_every.map(Interim::new);
+    let mut interim = report_every.map(|every| Interim::new(every, report_file.as_ref()));
     let started = Instant::now();
     let meanwhile = |pid, moment| match moment {
         Moment::Running => {
+            let rest = inject.as_mut().map_or(Duration::MAX, |inject| inject.look(pid));
             let now = interim::Moment { pid, end: None, elapsed: started.elapsed(), going_on: 0 };
-            watch.look_and_tell(interim.as_mut(), &facts, now)
+            watch.look_and_tell(interim.as_mut(), &facts, now).min(rest)
         }
         Moment::Stopping => {
             watch.rest();
@@ -223,6 +253,7 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
         }
         // What process 1 leaves behind ends with it.
         Some(others) if going_on > 0 && std::process::id() != 1 => {
+            interim.iter_mut().for_each(Interim::finish);
             let tell = |watch: &mut Watch| watch.look_and_tell(interim.as_mut(), &facts, end);
             leave_keeper(&mut watch, others, run_dir.path(), tell)
         }
@@ -232,6 +263,9 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
     end.going_on = going_on;
     if let Some(sampling) = &mut watch.sampling {
         sampling.look();
+    }
+    if let Some(placements) = &mut watch.placements {
+        placements.look();
     }
     match watch.moves.take() {
         // The keeper lists on.
@@ -243,7 +277,9 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
     if let Some(main) = figures::of_process(&pages.good, ended.pid) {
         pages.good[main].notice_silence(ended_ns);
     }
-    let known = facts.run(&watch, end, facts.damage(&pages, ended.pid));
+    let mut known = facts.run(&watch, end, facts.damage(&pages, ended.pid));
+    known.attached = inject.as_ref().and_then(Inject::figures);
+    interim.iter_mut().for_each(Interim::finish);
     // Wakefulness ends with it.
     drop(watch);
     // That of a process that goes on may be being made.
@@ -294,6 +330,34 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
     Ok(ended.end.pass_on())
 }
 
+/// Says why `--placement` cannot be had with the other settings.
+fn refuse_placement(settings: &Settings) -> Result<()> {
+    let Some(name) = settings.placement.model() else { return Ok(()) };
+    let tiers = parse_tiers(&settings.tiers)?;
+    let is_ours = |kind: &TierKind| matches!(kind, TierKind::Dram | TierKind::Compressed { .. });
+    if let Some(other) = tiers.iter().find(|tier| !is_ours(&tier.kind)) {
+        bail!(
+            "--placement {name} places pages in DRAM and in compressed tiers, and `{}` is neither: leave it out of --tiers, or say --placement off",
+            other.name
+        );
+    }
+    let in_node = |kind: &TierKind| {
+        matches!(kind, TierKind::Compressed { medium: MediumKind::Node { .. }, .. })
+    };
+    if let Some(other) = tiers.iter().find(|tier| in_node(&tier.kind)) {
+        bail!(
+            "--placement {name} knows no price of another node's memory, where `{}` lies: leave it out of --tiers, or say --placement off",
+            other.name
+        );
+    }
+    if settings.tiers.trim() == "auto" || tiers.len() < 2 {
+        bail!(
+            "--placement {name} needs a list of tiers to place pages in, such as --tiers dram,lz4,zstd:1"
+        );
+    }
+    Ok(())
+}
+
 /// What became of managed processes that go on after the program.
 enum Rest {
     /// There are none any more, or soon will be none.
@@ -320,6 +384,7 @@ fn leave_keeper(
         Ok(Side::Keeper(front)) => front,
     };
     watch.moves.take_if(|moves| !moves.can_go_on());
+    watch.requests.take_over();
     watch.sampling.iter_mut().for_each(Sampling::begin_again);
     while let Some(rest) = others.look() {
         std::thread::sleep(rest.min(look(watch)));
@@ -354,6 +419,7 @@ const FORGET_AFTER: Duration = Duration::from_secs(1);
 pub struct Watch {
     /// The budget and its division.
     pub tree: Tree,
+    requests: Requests,
     /// Processes that have ended.
     pub ended: Ended,
     /// What the kernel says of processes.
@@ -364,6 +430,8 @@ pub struct Watch {
     pub sampling: Option<Sampling>,
     /// `--wake-latency`, if it is in force.
     pub wakefulness: Option<Wakefulness>,
+    /// What placement models want, with `--placement`.
+    pub placements: Option<Placements>,
     moves: Option<MoveList>,
     looks: Looks,
 }
@@ -378,6 +446,7 @@ struct Looks {
     sampling: Option<Instant>,
     wakefulness: Option<Instant>,
     moves: Option<Instant>,
+    placements: Option<Instant>,
     /// When to forget code, and how long that is.
     forget: Option<Instant>,
     forget_after: Duration,
@@ -386,13 +455,25 @@ struct Looks {
 impl Watch {
     /// Looks at what is due. Returns how long nothing else will be.
     fn look(&mut self) -> Duration {
-        let Watch { tree, ended, outside, idle, sampling, wakefulness, moves, looks } = self;
+        let Watch {
+            tree,
+            requests,
+            ended,
+            outside,
+            idle,
+            sampling,
+            wakefulness,
+            placements,
+            moves,
+            looks,
+        } = self;
         let now = Instant::now();
         let due = |at: &Option<Instant>| at.is_none_or(|at| at <= now);
         // A year is as good as never.
         let later = |wait: Duration| Some(now + wait.min(Duration::from_secs(365 * 86_400)));
         if due(&looks.tree) {
-            looks.tree = later(tree.look());
+            requests.look(tree);
+            looks.tree = later(tree.look().min(requests.rest()));
         }
         // Not before the tree had its look at them.
         if due(&looks.ended) {
@@ -417,6 +498,9 @@ impl Watch {
         if due(&looks.moves) {
             looks.moves = later(moves.as_mut().map_or(Duration::MAX, MoveList::look));
         }
+        if due(&looks.placements) {
+            looks.placements = later(placements.as_mut().map_or(Duration::MAX, Placements::look));
+        }
         if due(&looks.forget) {
             if looks.forget.is_some()
                 && let Ok(pagemap) = sys::open("/proc/self/pagemap\0", libc::O_RDONLY, 0)
@@ -435,6 +519,7 @@ impl Watch {
             looks.sampling,
             looks.wakefulness,
             looks.moves,
+            looks.placements,
         ];
         all.into_iter().flatten().min().unwrap_or(now).saturating_duration_since(Instant::now())
     }
@@ -458,8 +543,15 @@ impl Watch {
     }
 }
 
-fn announce(name: &OsStr, found: &OutOfReach, strict: bool) -> Result<()> {
-    let (name, OutOfReach { cause, remedy }) = (name.to_string_lossy(), found);
+fn announce(
+    name: &OsStr,
+    found: &OutOfReach,
+    why_not: Option<anyhow::Error>,
+    strict: bool,
+) -> Result<()> {
+    let (name, OutOfReach { cause, remedy, .. }) = (name.to_string_lossy(), found);
+    let why_not = why_not.map(|error| format!("{error:#}; or "));
+    let remedy = why_not.unwrap_or_default() + remedy;
     if strict {
         bail!(
             "{name} {cause}, so its memory cannot be managed and --strict refuses it; {remedy}, or leave out --strict"

@@ -3,8 +3,9 @@
 //!
 //! A run that is ended by SIGKILL leaves its directory. A file in it is locked for as long as the
 //! run lives, so the next run of the same user knows which directories nobody needs any more, and
-//! removes them.
+//! removes them once no process of theirs lives.
 
+use crate::figures;
 use anyhow::{Result, anyhow};
 use serde::{Deserialize, Serialize};
 use std::fs::{DirBuilder, File};
@@ -15,6 +16,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+/// Set for every process of a run, and so the sign of being inside one.
+pub const RUN_DIR_VARIABLE: &str = "TERRACE_RUN_DIR";
 /// What directories' names begin with, before 32 hexadecimal digits.
 const PREFIX: &str = "terrace-";
 /// The file in each that is locked while the run lives.
@@ -41,14 +44,27 @@ pub struct About {
     pub tiers: String,
     /// `--observe`.
     pub observe: bool,
+    /// It was started with a limit that holds: its processes move pages.
+    #[serde(default)]
+    pub limited: bool,
+    /// `--knob` and `--window`, as they would be written, where a model places regions.
+    #[serde(default)]
+    pub model: Option<(String, String)>,
     /// When it was started, in seconds since 1970.
     pub started: u64,
+    /// The process that divides the budget: `terrace run`, or the keeper that it left; `null` in
+    /// runs of versions that did not say so.
+    pub supervisor: Option<u32>,
 }
 
-/// A run that lives: its directory, and what it said of itself (nothing yet, or another version's).
+/// A run that lives.
 pub struct LiveRun {
+    /// Its directory.
     pub path: PathBuf,
+    /// What it said of itself (nothing yet, or another version's).
     pub about: Option<About>,
+    /// Whether its `terrace run` or keeper lives. Without it processes keep the budget they had.
+    pub supervised: bool,
 }
 
 /// The runs that live on this machine, as far as this user may look: all of them for root, the
@@ -73,14 +89,18 @@ pub fn live() -> (Vec<LiveRun>, usize) {
         let Ok(about) = path.symlink_metadata() else { continue };
         if about.uid() != user && user != 0 {
             others += 1;
-        } else if is_live(&path) {
-            runs.push(LiveRun { about: read_about(&path), path });
+            continue;
+        }
+        let supervised = is_live(&path);
+        if supervised || has_processes(&path) {
+            runs.push(LiveRun { about: self::about(&path), path, supervised });
         }
     }
     (runs, others)
 }
 
-fn read_about(path: &Path) -> Option<About> {
+/// What a run says of itself, by its directory.
+pub fn about(path: &Path) -> Option<About> {
     let file = File::options()
         .read(true)
         .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
@@ -88,6 +108,22 @@ fn read_about(path: &Path) -> Option<About> {
         .ok()?;
     let small = file.metadata().ok().filter(|about| about.is_file() && about.len() <= ABOUT_BYTES);
     small.and_then(|_| serde_json::from_reader(std::io::BufReader::new(file)).ok())
+}
+
+/// Says what runs, in a run's directory. That is for people, so what cannot be written is left out.
+pub fn describe(directory: &Path, about: &About) {
+    let text = serde_json::to_vec(about).unwrap_or_default();
+    let (new, place) = (directory.join(format!("{ABOUT}.new")), directory.join(ABOUT));
+    let mut options = File::options();
+    options.write(true).create(true).truncate(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
+    let written = options.open(&new).and_then(|mut file| io::Write::write_all(&mut file, &text));
+    let _ = written.and_then(|()| std::fs::rename(new, place));
+}
+
+/// Whether a process lives that has a statistics page there.
+fn has_processes(path: &Path) -> bool {
+    let pages = figures::newest_pages(path);
+    pages.values().any(|page| figures::read_image(page).is_some_and(|image| image.lives()))
 }
 
 /// Whether somebody has the lock of a run's directory.
@@ -160,14 +196,6 @@ impl RunDir {
         }
     }
 
-    /// Says what runs. That is for people, so what cannot be written is left out.
-    pub fn describe(&self, about: &About) {
-        let text = serde_json::to_vec(about).unwrap_or_default();
-        let options =
-            File::options().write(true).create_new(true).mode(0o600).open(self.path.join(ABOUT));
-        let _ = options.and_then(|mut file| io::Write::write_all(&mut file, &text));
-    }
-
     /// Where it is: absolute if the place was.
     pub fn path(&self) -> &Path {
         &self.path
@@ -199,7 +227,7 @@ fn remove_abandoned(place: &Path) {
             continue;
         }
         let Ok(lock) = open_lock(&path) else { continue };
-        if try_lock(&lock, libc::LOCK_EX) {
+        if try_lock(&lock, libc::LOCK_EX) && !has_processes(&path) {
             remove(&path);
         }
     }

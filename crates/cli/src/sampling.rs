@@ -108,7 +108,7 @@ impl FromStr for Cost {
     }
 }
 
-/// Samples a second of each running thread (`facts/sampling.md`: 0.4 % of its time), while the
+/// Samples a second of each running thread (0.4 % of its time, at 3.9 µs each), while the
 /// control allows it.
 const RATE_HZ: u32 = 1_000;
 /// Period of the sampling timer in ns. The kernel looks at the timer in its ticks, some 250 a
@@ -119,7 +119,7 @@ const TIMER_PERIOD_NS: u64 = 4_000_000;
 const DUTY_OF_CHILDREN: f64 = 0.1;
 /// Between looks: a ring holds a third of a second.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// What an interrupt costs the program (`facts/sampling.md` §A).
+/// What an interrupt costs the program: the median gap that a spinning thread saw in its clock.
 const INTERRUPT: Duration = Duration::from_nanos(3_900);
 /// And a tick of the clock on a CPU where no program runs.
 const IDLE_TICK: Duration = Duration::from_nanos(1_000);
@@ -199,7 +199,7 @@ fn interrupts(
     mut each: impl FnMut(Sample),
 ) -> Tally {
     let mut tally = Tally::default();
-    let time_ns = terrace_pager::sys::now_ns();
+    let time_ns = terrace_os::now_ns();
     for (process, file) in files {
         tally.lost += file.interrupts(|[thread, ip, flags, registers @ ..]| {
             let registers = Registers::from_context(registers, *flags);
@@ -260,15 +260,17 @@ impl Sampling {
     ) -> Result<Option<Sampling>> {
         // Which objects belong together is worth knowing where nothing moves, too.
         let by_context = settings.allocator == Allocator::Context;
+        let places = settings.placement.model().is_some();
         let wanted = match choice {
             Choice::None => false,
             Choice::Auto => {
                 by_context
                     || settings.policy.needs_samples()
+                    || places
                     || settings.policy.uses_samples()
                         && (has_node(settings) || settings.huge_pages == HugePages::Hot)
             }
-            _ => by_context || settings.policy.uses_samples(),
+            _ => by_context || places || settings.policy.uses_samples(),
         };
         if settings.strict && !wanted && !matches!(choice, Choice::Auto | Choice::None) {
             bail!(
@@ -276,7 +278,8 @@ impl Sampling {
                 settings.policy
             );
         }
-        if !wanted || !by_context && (settings.observe || settings.dram == Dram::Unlimited) {
+        let moves = !settings.observe && (places || settings.dram != Dram::Unlimited);
+        if !wanted || !by_context && !moves {
             return Ok(None);
         }
         // Of everybody, where that is allowed: it costs no switch between threads anything.

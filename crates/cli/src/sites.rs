@@ -137,10 +137,12 @@ struct Reported {
 /// `terrace report sites`; the result is the exit status.
 pub fn show(arguments: &SitesArguments) -> Result<u8> {
     let name = arguments.file.display();
-    let text = std::fs::read_to_string(&arguments.file).with_context(|| name.to_string())?;
-    let report: Reported = serde_json::from_str(&text).with_context(|| {
-        format!("{name} is no report of `terrace run --report` (a recording has no sites)")
-    })?;
+    // What is no report is not read to its end, which it may not have.
+    let file = std::fs::File::open(&arguments.file).with_context(|| name.to_string())?;
+    let report: Reported =
+        serde_json::from_reader(std::io::BufReader::new(file)).with_context(|| {
+            format!("{name} is no report of `terrace run --report` (a recording has no sites)")
+        })?;
     let sites = match arguments.process {
         Some(pid) => report.sites.iter().find(|sites| sites.pid == pid),
         None => report.sites.iter().max_by(|a, b| samples(a).total_cmp(&samples(b))),

@@ -4,7 +4,7 @@
 //! statistics pages of the processes, looked at twice, as rates need some time between two looks.
 
 use crate::args::StatusArguments;
-use crate::figures::{self, Figures, Image, PageFile};
+use crate::figures::{self, Figures, Image, PageFile, SILENT_NS};
 use crate::quantity::{bytes, share};
 use crate::report::state_name;
 use crate::run_dir::{self, About, LiveRun};
@@ -14,15 +14,13 @@ use std::collections::HashMap;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::Duration;
+use terrace_os as sys;
 use terrace_pager::stats::State;
-use terrace_pager::sys;
 use terrace_policy::victims::Reason;
 
 /// Between the two looks of one answer, and between the answers of `--watch`.
 const FIRST_WAIT: Duration = Duration::from_millis(500);
 const WATCH_EVERY: Duration = Duration::from_secs(1);
-/// A process that measures writes ten times a second; after so long its figures are old.
-const SILENT_NS: u64 = 5_000_000_000;
 const PAGE_BYTES: u64 = 4096;
 
 /// What one look at the machine found.
@@ -36,6 +34,10 @@ pub struct Status {
     pub attached: Vec<terrace_attach::Figures>,
 }
 
+/// What is said of a run whose `terrace run` was killed.
+pub const UNSUPERVISED: &str =
+    "its `terrace run` was killed: budgets stay as they are, and no report follows";
+
 /// One run and its processes.
 #[derive(Debug, PartialEq, Serialize)]
 pub struct Run {
@@ -44,6 +46,8 @@ pub struct Run {
     /// `null` if the run said nothing of itself.
     #[serde(flatten)]
     pub about: Option<About>,
+    /// Whether its `terrace run`, or the keeper that it left, lives and divides the budget.
+    pub supervised: bool,
     /// Processes that left figures and live, in the order of their start.
     pub processes: Vec<Process>,
 }
@@ -138,7 +142,7 @@ fn look_at(run: LiveRun, before: &mut HashMap<PathBuf, Before>) -> Run {
     let mut processes: Vec<(u64, Process)> = Vec::new();
     for file in newest.into_values() {
         let Some((image, page)) = figures::read_now(&file) else { continue };
-        if lives(&image) {
+        if image.lives() {
             let process = process(&file, &image, &page, before);
             processes.push((file.started_ns, process));
         }
@@ -147,16 +151,9 @@ fn look_at(run: LiveRun, before: &mut HashMap<PathBuf, Before>) -> Run {
     Run {
         directory: run.path,
         about: run.about,
+        supervised: run.supervised,
         processes: processes.into_iter().map(|(_, process)| process).collect(),
     }
-}
-
-/// Whether a process is there; one whose number means nothing here, as far as it speaks.
-fn lives(image: &Image) -> bool {
-    if image.pid_namespace != sys::pid_namespace() {
-        return sys::now_ns().saturating_sub(image.updated_ns) < SILENT_NS;
-    }
-    image.process().is_some_and(|stat| !stat.ended)
 }
 
 fn process(
@@ -166,7 +163,7 @@ fn process(
     before: &mut HashMap<PathBuf, Before>,
 ) -> Process {
     let now_ns = sys::now_ns();
-    let now = Before { at_ns: now_ns, faults: page.faults(), stall_ns: page.stall_ns };
+    let now = Before { at_ns: now_ns, faults: page.faults(), stall_ns: page.counts.stall_ns };
     let then = before.insert(file.path.clone(), now).unwrap_or(now);
     let interval_s = (now.at_ns - then.at_ns) as f64 / 1e9;
     let rate = |more: u64| if interval_s > 0.0 { more as f64 / interval_s } else { 0.0 };
@@ -183,7 +180,7 @@ fn process(
         budget_bytes: page.budget_bytes.filter(|_| measures),
         faults: now.faults,
         faults_per_s: rate(now.faults.saturating_sub(then.faults)),
-        stall_s: page.stall_ns as f64 / 1e9,
+        stall_s: page.counts.stall_ns as f64 / 1e9,
         slowdown: rate(now.stall_ns.saturating_sub(then.stall_ns)) / 1e9,
         interval_s,
         silent_s: silent_ns.map(|silent| silent as f64 / 1e9),
@@ -199,7 +196,7 @@ fn process(
         demoted_for: Reason::ALL
             .iter()
             .map(|reason| reason.name())
-            .zip(page.demoted_for)
+            .zip(page.counts.demoted_for)
             .filter(|(_, pages)| *pages > 0)
             .collect(),
     }
@@ -217,6 +214,7 @@ fn text(status: &Status) -> String {
     }
     for run in &status.runs {
         lines.push(headline(run));
+        lines.extend((!run.supervised).then(|| format!("  {UNSUPERVISED}")));
         lines.push(format!(
             "  {:>8}  {:<16} {:<10} {:>9} {:>9} {:>9} {:>9} {:>8}",
             "process", "program", "state", "data", "DRAM", "budget", "faults/s", "waiting"
@@ -237,19 +235,29 @@ fn text(status: &Status) -> String {
 }
 
 fn attached(figures: &terrace_attach::Figures) -> Vec<String> {
-    let physical = figures.resident_bytes + figures.store_bytes + figures.overhead_bytes;
+    let limit = match figures.budget_bytes {
+        u64::MAX => figures.limit.clone(),
+        now => format!("{}, now {}", figures.limit, bytes(now)),
+    };
     let mut lines = vec![format!(
-        "{} {}  (attached; --dram {}): DRAM {}, of it compressed pages {}; data out of it {}; {} faults",
+        "{} {}  (attached; {}): DRAM {}, of it compressed pages {}; {} in {}; {} faults",
         figures.pid,
         plain(&figures.program),
-        bytes(figures.budget_bytes),
-        bytes(physical),
+        plain(&limit),
+        bytes(figures.physical_bytes()),
         bytes(figures.store_bytes),
         bytes(figures.out_bytes),
+        plain(&figures.tier),
         figures.faults
     )];
+    if figures.shared_bytes > 0 && figures.tier != "swap" {
+        let shared = bytes(figures.shared_bytes);
+        lines.push(format!(
+            "            shared memory: {shared}, which stays (`terrace attach --outside` moves it to swap)"
+        ));
+    }
     if !figures.note.is_empty() {
-        lines.push(format!("            note: {}", figures.note));
+        lines.push(format!("            note: {}", plain(&figures.note)));
     }
     lines
 }
@@ -333,8 +341,11 @@ mod tests {
             dram: "60%".into(),
             slowdown: None,
             tiers: "dram,lz4".into(),
+            limited: true,
+            model: None,
             observe: false,
             started: 0,
+            supervisor: Some(76),
         };
         let tier = |name: &str, mib: u64| TierNow {
             name: name.into(),
@@ -354,8 +365,12 @@ mod tests {
             tiers: vec![tier("dram", 100), tier("lz4", 200), tier("zstd:1", 0)],
             ..Process::default()
         };
-        let runs =
-            vec![Run { directory: "/d".into(), about: Some(about), processes: vec![process] }];
+        let runs = vec![Run {
+            directory: "/d".into(),
+            about: Some(about),
+            supervised: false,
+            processes: vec![process],
+        }];
         let text = text(&Status { runs, runs_of_others: 2, attached: Vec::new() });
         assert!(
             text.starts_with("redis-server \u{fffd}[2Jx  (--dram 60% --tiers dram,lz4; for "),

@@ -5,7 +5,7 @@
 
 use crate::args::TopArguments;
 use crate::quantity::{bytes, share};
-use crate::status::{self, Process, Status, plain};
+use crate::status::{self, Process, Status, UNSUPERVISED, plain};
 use anyhow::{Context, Result, ensure};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -23,6 +23,8 @@ const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
 const REVERSED: Style = Style::new().add_modifier(Modifier::REVERSED);
 /// Terminals with fewer lines show no details of the selected process.
 const DETAILS_FROM_LINES: u16 = 16;
+/// The state of processes whose `terrace run` was killed.
+const ABANDONED: &str = "abandoned";
 /// Lines for details: a heading, a bar for each tier, why pages were evicted, and a note.
 const DETAIL_LINES: u16 = 8;
 /// Width of a tier's bar, cells.
@@ -78,8 +80,8 @@ const COLUMNS: [Column; 8] = [
         title: "state",
         width: 10,
         text: |process| match process.silent_s {
-            Some(_) => "silent".into(),
-            None => process.state.into(),
+            Some(_) if process.state != ABANDONED => "silent".into(),
+            _ => process.state.into(),
         },
         order: |a, b| a.state.cmp(b.state),
         descends: false,
@@ -158,7 +160,17 @@ impl Top {
     /// Takes what a look at the machine found.
     fn update(&mut self, status: Status) {
         (self.runs, self.runs_of_others) = (status.runs.len(), status.runs_of_others);
-        self.processes = status.runs.into_iter().flat_map(|run| run.processes).collect();
+        self.processes = status
+            .runs
+            .into_iter()
+            .flat_map(|run| {
+                let state = |process: Process| match run.supervised {
+                    true => process,
+                    false => Process { state: ABANDONED, ..process },
+                };
+                run.processes.into_iter().map(state).collect::<Vec<_>>()
+            })
+            .collect();
         self.sort();
     }
 
@@ -304,6 +316,7 @@ impl Top {
                 reasons.iter().map(|(reason, pages)| format!("{reason} {pages}")).collect();
             lines.push(Line::from(format!("  pages evicted as {}", told.join(", "))));
         }
+        lines.extend((process.state == ABANDONED).then(|| Line::from(format!("  {UNSUPERVISED}"))));
         lines.extend(process.silent_s.map(|silent_s| {
             Line::from(format!("  silent for {silent_s:.0}s: these figures are old"))
         }));
@@ -398,6 +411,7 @@ mod tests {
         let run = Run {
             directory: "/d".into(),
             about: None,
+            supervised: true,
             processes: (1..=processes).map(process).collect(),
         };
         let runs = if processes > 0 { vec![run] } else { Vec::new() };
@@ -444,6 +458,17 @@ mod tests {
         // What has ended is gone, and another is selected.
         top.update(status(2));
         assert!(top.selected().is_some());
+    }
+
+    #[test]
+    fn what_was_abandoned_is_told() {
+        let mut top = Top::new(Duration::from_secs(2), '#');
+        let mut killed = status(2);
+        killed.runs[0].supervised = false;
+        top.update(killed);
+        let text = screen(&mut top, 80, 24).join("\n");
+        assert!(text.contains("abandoned") && text.contains(UNSUPERVISED), "{text}");
+        assert!(!text.contains("active"), "{text}");
     }
 
     #[test]

@@ -7,18 +7,18 @@
 
 use crate::belief;
 use crate::figures::{self, Image, PageFile};
-use crate::growth::{Growth, Look};
+use crate::growth::{self, Growth};
 use crate::process::{self, cpu_time};
 use crate::room;
 use crate::shares::{Need, shares};
-use crate::slowdown::{Slowdown, Target};
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
-use terrace_pager::kept::Kept;
-use terrace_pager::quiet::Quiet;
-use terrace_pager::settings::{Dram, MIN_BUDGET_BYTES};
+use terrace_pager::backoff::Backoff;
+use terrace_pager::budget_status::BudgetStatus;
+use terrace_pager::settings::{Dram, MIN_BUDGET_BYTES, NO_BUDGET};
 use terrace_pager::stats::State;
+use terrace_policy::slowdown::{Look, Slowdown, Target};
 
 /// Time between looks, and the greatest share of it that a look may take of a CPU. (On a busy
 /// machine it may take much longer by the clock.)
@@ -40,11 +40,32 @@ const SHARING_SHARE: u32 = 32;
 /// A floor that a process came to is believed for a while: each look after that, so much of it.
 const FLOOR_FADES: f64 = 0.95;
 
+/// What limits the memory of a run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Limits {
+    /// A limit that must be kept.
+    pub dram: Dram,
+    /// What may be lost, beside it.
+    pub slowdown: Option<Target>,
+}
+
+impl Limits {
+    /// Whether anything limits it.
+    pub fn any(&self) -> bool {
+        self.dram != Dram::Unlimited || self.slowdown.is_some()
+    }
+}
+
 /// The processes of one run.
 #[derive(Debug)]
 pub struct Tree {
     run_dir: PathBuf,
-    dram: Dram,
+    limits: Limits,
+    /// It began with a limit, which may be lifted and set again.
+    limited: bool,
+    /// The limits were changed; and from how much memory comes down to them, since when.
+    changed: bool,
+    comes_down: Option<(u64, Instant)>,
     /// What the tiers may take outside the processes.
     elsewhere: u64,
     /// How many processes have no page, and their memory.
@@ -55,10 +76,12 @@ pub struct Tree {
     /// With `--slowdown`; and how long threads have waited for memory, in seconds.
     slowdown: Option<Slowdown>,
     waited_s: f64,
-    kept: Kept,
+    kept: BudgetStatus,
     together: Together,
     logical_byte_s: f64,
     physical_byte_s: f64,
+    /// What all had at the last look.
+    physical: u64,
     seconds: f64,
     looked: Option<Instant>,
     begun: Instant,
@@ -66,7 +89,7 @@ pub struct Tree {
     taken_in: Option<SystemTime>,
     /// No look before this time unless a process came.
     quiet_until: Instant,
-    quiet: Quiet,
+    backoff: Backoff,
     /// The processes whose shared pages were counted last, when, and the CPU time that it took.
     sharers: HashSet<u32>,
     sharing_looked: Option<Instant>,
@@ -182,31 +205,55 @@ pub struct Together {
 
 impl Tree {
     /// The processes that put their pages into `run_dir`.
-    pub fn new(run_dir: &Path, dram: Dram, slowdown: Option<Target>, tiers: &str) -> Self {
+    pub fn new(run_dir: &Path, limits: Limits, tiers: &str) -> Self {
         Tree {
             run_dir: run_dir.to_owned(),
-            dram,
+            limits,
+            limited: limits.any(),
+            changed: false,
+            comes_down: None,
             elsewhere: belief::elsewhere(tiers),
             apart: (0, 0),
             members: HashMap::new(),
             touched_max: 0,
             growth: Growth::new(),
-            slowdown: slowdown.map(Slowdown::new),
+            slowdown: limits.slowdown.map(Slowdown::new),
             waited_s: 0.0,
-            kept: Kept::default(),
+            kept: BudgetStatus::default(),
             together: Together::default(),
             logical_byte_s: 0.0,
             physical_byte_s: 0.0,
+            physical: 0,
             seconds: 0.0,
             looked: None,
             begun: Instant::now(),
             taken_in: None,
             quiet_until: Instant::now(),
-            quiet: Quiet::new(LOOK_EVERY, QUIET_LOOK_EVERY),
+            backoff: Backoff::new(LOOK_EVERY, QUIET_LOOK_EVERY),
             sharers: HashSet::new(),
             sharing_looked: None,
             sharing_cost: Duration::ZERO,
         }
+    }
+
+    /// What limits the run now.
+    pub fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    /// Other limits hold from the next look on. Memory comes down to lower ones over some seconds.
+    pub fn set(&mut self, limits: Limits) {
+        self.slowdown = match (limits.slowdown, self.slowdown.take()) {
+            (Some(target), Some(mut slowdown)) => {
+                slowdown.follow(target);
+                Some(slowdown)
+            }
+            (target, _) => target.map(Slowdown::new),
+        };
+        self.limits = limits;
+        self.changed = true;
+        self.comes_down = Some((self.physical, Instant::now()));
+        self.quiet_until = Instant::now();
     }
 
     /// So many processes have no page and so much memory: it is counted, and nothing can be
@@ -217,8 +264,8 @@ impl Tree {
 
     /// Looks at all processes and assigns what each may have. Returns when to look again.
     pub fn look(&mut self) -> Duration {
-        if self.dram == Dram::Unlimited && self.slowdown.is_none() {
-            return Duration::MAX;
+        if !self.limits.any() && !self.changed {
+            return if self.limited { QUIET_LOOK_EVERY } else { Duration::MAX };
         }
         let now = Instant::now();
         let begun = cpu_time();
@@ -248,7 +295,11 @@ impl Tree {
             .filter(|member| !member.gone)
             .map(|member| member.image.physical_bytes + member.image.committed_bytes)
             .sum();
-        let sleep = self.quiet.sleep(bytes, room, came || self.growth.is_changing());
+        let sleep = self.backoff.sleep(
+            bytes,
+            room,
+            came || self.growth.is_changing() || self.comes_down.is_some(),
+        );
         // The last of the looks meanwhile, each of which may come a little early, is one.
         self.quiet_until = now + sleep - LOOK_EVERY / 2;
     }
@@ -308,7 +359,7 @@ impl Tree {
     }
 
     fn see_who_is_gone(&mut self) {
-        let now_ns = terrace_pager::sys::now_ns();
+        let now_ns = terrace_os::now_ns();
         // Of several images of one process the last one lives.
         let mut last: HashMap<(u32, u64), u64> = HashMap::new();
         for member in self.live() {
@@ -375,7 +426,7 @@ impl Tree {
 
     /// Returns the least room that is left, to one of them or to all.
     fn assign(&mut self, now: Instant) -> u64 {
-        let dram = self.dram;
+        let dram = self.limits.dram;
         let mut members: Vec<&mut Member> = self
             .members
             .values_mut()
@@ -440,6 +491,7 @@ impl Tree {
         let advised = self.slowdown.as_mut().map(|slowdown| slowdown.limit(look, MIN_BUDGET_BYTES));
         let budget = budget.min(advised.unwrap_or(u64::MAX));
         let told = share.min(advised.unwrap_or(u64::MAX));
+        let budget = come_down(&mut self.comes_down, now, budget);
         let to_share = budget.saturating_sub(idle_bytes);
         // What an idle process may begin with: as much as if all of them began now.
         let beginning = to_share / members.len().max(1) as u64;
@@ -460,10 +512,12 @@ impl Tree {
             } else {
                 continue;
             };
-            if budget == u64::MAX {
+            if budget == u64::MAX && !self.changed {
                 // There is no limit to divide yet.
                 continue;
             }
+            // What was assigned before is taken back.
+            let share = if budget == u64::MAX { NO_BUDGET } else { share };
             room = room.min(share.saturating_sub(member.image.physical_bytes));
             let assigned = (share.max(1), member.told_logical);
             if member.written != Some(assigned)
@@ -494,6 +548,7 @@ impl Tree {
     ) {
         let seconds = self.looked.map_or(0.0, |looked| (now - looked).as_secs_f64());
         self.looked = Some(now);
+        self.physical = physical;
         self.seconds += seconds;
         self.logical_byte_s += logical as f64 * seconds;
         self.physical_byte_s += physical as f64 * seconds;
@@ -519,16 +574,26 @@ impl Tree {
     }
 }
 
+/// The limit on the way to one that was set; the way ends there.
+fn come_down(way: &mut Option<(u64, Instant)>, now: Instant, budget: u64) -> u64 {
+    let Some((from, since)) = *way else { return budget };
+    let limit = growth::coming_down(from, budget, now.duration_since(since).as_secs_f64());
+    *way = way.filter(|_| limit > budget);
+    limit
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::figures::samples::page_of;
     use std::mem::offset_of;
     use std::process::{Child, Command};
+    use terrace_os as sys;
     use terrace_pager::stats::StatsPage;
-    use terrace_pager::sys;
 
     const MIB: u64 = 1 << 20;
+
+    const LONG: Duration = Duration::from_secs(60);
 
     /// A process that sleeps; killed when dropped.
     struct Sleeper(Child);
@@ -569,6 +634,30 @@ mod tests {
         u64::from_ne_bytes(page[offset_of!(StatsPage, share_bytes)..][..8].try_into().unwrap())
     }
 
+    const LIMITS: Limits = Limits { dram: Dram::Bytes(100 * MIB), slowdown: None };
+
+    #[test]
+    fn other_limits_are_come_down_to_and_lifted() {
+        let scratch = tempfile::tempdir().unwrap();
+        let memory = vec![1u8; 64 << 20];
+        std::hint::black_box(&memory);
+        let own = put(scratch.path(), std::process::id(), 60 * MIB, 60 * MIB);
+        let mut tree = Tree::new(scratch.path(), LIMITS, "dram,lz4");
+        tree.look();
+        assert_eq!(share(&own), 100 * MIB);
+        let limits = Limits { dram: Dram::Bytes(40 * MIB), slowdown: None };
+        tree.set(limits);
+        tree.look();
+        assert!((59 * MIB..=60 * MIB).contains(&share(&own)), "it begins where memory is");
+        tree.comes_down = tree.comes_down.map(|(from, since)| (from, since - LONG));
+        (tree.quiet_until, tree.looked) = (Instant::now(), None);
+        tree.look();
+        assert_eq!((share(&own), tree.limits()), (40 * MIB, limits));
+        tree.set(Limits { dram: Dram::Unlimited, slowdown: None });
+        tree.look();
+        assert_eq!(share(&own), NO_BUDGET);
+    }
+
     /// A process that lies in its page gets no more of the budget by it, the others get no less,
     /// and no sum is wrong.
     #[test]
@@ -580,7 +669,7 @@ mod tests {
         std::hint::black_box(&memory);
         let honest = put(scratch.path(), std::process::id(), 200 * MIB, 60 * MIB);
         let liar = put(scratch.path(), sleeper.0.id(), 1 << 50, 1 << 50);
-        let mut tree = Tree::new(scratch.path(), Dram::Bytes(100 * MIB), None, "dram,lz4");
+        let mut tree = Tree::new(scratch.path(), LIMITS, "dram,lz4");
         tree.look();
         let (honest, liar) = (share(&honest), share(&liar));
         assert!(honest > 45 * MIB && honest + liar == 100 * MIB, "{honest} and {liar}");
@@ -594,7 +683,7 @@ mod tests {
     fn who_has_no_page_is_counted() {
         let scratch = tempfile::tempdir().unwrap();
         let own = put(scratch.path(), std::process::id(), 200 * MIB, 10 * MIB);
-        let mut tree = Tree::new(scratch.path(), Dram::Bytes(100 * MIB), None, "dram,lz4");
+        let mut tree = Tree::new(scratch.path(), LIMITS, "dram,lz4");
         tree.set_apart((1, 70 * MIB));
         tree.look();
         assert_eq!(share(&own), 30 * MIB);

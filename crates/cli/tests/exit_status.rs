@@ -66,7 +66,7 @@ fn what_is_wrong_with_us_is_125_and_starts_nothing() {
         (vec!["--dram", "12X"], "not a size"),
         (vec!["--tiers", "dram,nonsense"], "nonsense"),
         (vec!["--frobnicate"], "--frobnicate"),
-        (vec!["--knob", "0.5"], "--knob"),
+        (vec!["--knob", "1.5"], "--knob"),
         (vec!["--report", "/no/such/directory/r.json"], "the report cannot be written"),
         (vec!["--config", "/no/such/file.toml"], "cannot read the settings"),
         (
@@ -230,5 +230,25 @@ fn help_and_version_are_answers() {
         let output = terrace(arguments).output().unwrap();
         assert_eq!(output.status.code(), Some(0));
         assert!(stdout(&output).contains(text), "{}", stdout(&output));
+    }
+}
+
+#[test]
+fn a_closed_pipe_ends_what_prints_quietly() {
+    for words in [
+        &["doctor"][..],
+        &["config", "show"],
+        &["sim", "--list"],
+        &["sim", "jump", "--units", "64", "--accesses", "10K", "--policies", "hemem"],
+    ] {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let output = std::process::Command::new(env!("CARGO_BIN_EXE_terrace"))
+            .args(words)
+            .stdout(writer)
+            .output();
+        let output = output.expect("it can be executed");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() < Some(2) && !said.contains("pipe"), "{words:?}: {said}");
     }
 }

@@ -93,7 +93,8 @@ fn the_page_of_the_program_is_the_report() {
         page.mean_window_ms.store(5, Relaxed);
         page.mean_logical_bytes.store(5 << 20, Relaxed);
         page.mean_physical_bytes.store(3 << 20, Relaxed);
-        page.promoted_pages.store(11, Relaxed);
+        page.counts.promoted_pages.store(11, Relaxed);
+        page.counts.room_waits.store(3, Relaxed);
         page.tier_count.store(2, Relaxed);
         stats::set_text(&page.tiers[0].name, "dram");
         stats::set_text(&page.tiers[1].name, "lz4");
@@ -135,6 +136,7 @@ fn the_page_of_the_program_is_the_report() {
         (&report["mean_window_s"], &report["moves"]["promoted_pages"]),
         (&0.005.into(), &11.into())
     );
+    assert_eq!(report["moves"]["room_waits"], 3);
     let processes = report["processes"].as_array().unwrap();
     assert_eq!(processes.len(), 2);
     assert_eq!(processes.iter().filter(|process| process["main"] == true).count(), 1);
@@ -152,8 +154,8 @@ fn a_page_that_lies_is_not_believed() {
         page.budget_bytes.store(64 << 20, Relaxed);
         page.mean_window_ms.store(1 << 50, Relaxed);
         page.far_over_budget_ms.store(1 << 50, Relaxed);
-        page.stall_ns.store(1 << 60, Relaxed);
-        page.cpu_ns.store(1 << 60, Relaxed);
+        page.counts.stall_ns.store(1 << 60, Relaxed);
+        page.counts.cpu_ns.store(1 << 60, Relaxed);
         page.tier_count.store(1, Relaxed);
         stats::set_text(&page.tiers[0].name, "dram");
         for bytes in [
@@ -213,7 +215,7 @@ fn a_program_out_of_reach_runs_and_nothing_is_pretended() {
     let Some(program) = scratch.program("static", source, &["-static"]) else { return };
     let (program, path) = (program.to_str().unwrap().to_owned(), scratch.path("r.json"));
     let output = scratch
-        .terrace(&["run", "--report", path.to_str().unwrap(), "--", &program])
+        .terrace(&["run", "--observe", "--report", path.to_str().unwrap(), "--", &program])
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(9), "{}", stderr(&output));
@@ -232,8 +234,8 @@ fn a_program_out_of_reach_runs_and_nothing_is_pretended() {
         (&false.into(), &"it is statically linked".into())
     );
     let script = scratch.script("script", &format!("#!{program}\n"));
-    let output =
-        scratch.terrace(&["run", "--strict", "--", script.to_str().unwrap()]).output().unwrap();
+    let script = script.to_str().unwrap();
+    let output = scratch.terrace(&["run", "--strict", "--observe", "--", script]).output().unwrap();
     assert_eq!(output.status.code(), Some(125));
     assert!(
         stderr(&output).contains("is statically linked") && stderr(&output).contains("--strict"),

@@ -2,23 +2,15 @@
 
 mod support;
 
-use std::fs::File;
-use std::io::{BufRead, BufReader, Write};
-use std::os::fd::FromRawFd;
+use std::io::Write;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
-use support::Scratch;
+use support::{Scratch, line, pseudo_terminal};
 
 fn send(child: &Child, signal: i32) {
     // SAFETY: no memory is involved; the child has not been waited for, so the number is its own.
     assert_eq!(unsafe { libc::kill(child.id() as i32, signal) }, 0);
-}
-
-fn line(child: &mut Child) -> String {
-    let mut text = String::new();
-    BufReader::with_capacity(1, child.stdout.as_mut().unwrap()).read_line(&mut text).unwrap();
-    text
 }
 
 #[test]
@@ -120,19 +112,6 @@ fn the_terminals_interrupt_comes_once() {
     keyboard.write_all(b"\x03").unwrap();
     let output = child.wait_with_output().unwrap();
     assert_eq!(support::stdout(&output), "got\nend\n");
-}
-
-/// The two ends of a new terminal: what is written to the first is typed at the second.
-fn pseudo_terminal() -> (File, File) {
-    let (mut ours, mut theirs) = (-1, -1);
-    let none = std::ptr::null_mut();
-    // SAFETY: both numbers are ours to write; null means that neither name nor settings are asked
-    // for or given.
-    let made =
-        unsafe { libc::openpty(&mut ours, &mut theirs, none, std::ptr::null(), std::ptr::null()) };
-    assert_eq!(made, 0);
-    // SAFETY: openpty has just made both descriptors for us.
-    unsafe { (File::from_raw_fd(ours), File::from_raw_fd(theirs)) }
 }
 
 #[test]

@@ -39,7 +39,7 @@ fn runs_are_told_while_they_live() {
     assert_eq!(runs(&scratch), [Value::Null; 0]);
     let page = scratch.page(|page| {
         page.state.store(State::Active as u32, Relaxed);
-        page.pid_namespace.store(terrace_pager::sys::pid_namespace(), Relaxed);
+        page.pid_namespace.store(terrace_os::pid_namespace(), Relaxed);
         page.logical_bytes.store(300 << 20, Relaxed);
         page.budget_bytes.store(200 << 20, Relaxed);
         page.tier_count.store(1, Relaxed);
@@ -76,12 +76,12 @@ fn runs_are_told_while_they_live() {
             && text.contains("these figures are old"),
         "{text}"
     );
-    // A killed run is none, though its program lives.
+    // A killed run is one while its program lives.
     let pids: Vec<i32> =
         told.iter().map(|run| run["processes"][0]["pid"].as_i64().unwrap() as i32).collect();
     first.kill().unwrap();
     first.wait().unwrap();
-    await_runs(&scratch, 1);
+    await_runs(&scratch, 2);
     for pid in pids {
         // SAFETY: a signal to a process that this test started.
         unsafe { libc::kill(pid, libc::SIGTERM) };

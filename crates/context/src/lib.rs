@@ -2,8 +2,8 @@
 //! (Jenga §3.3, §4.1).
 //!
 //! Frames are found by cached unwind rules ([`unwind`]), not by frame pointers, which Debian's
-//! programs lack: a walk along those sees 3 to 66 % of contexts, and follows garbage
-//! (`facts/allocator.md`, §1). Where a frame has no rule (code made at run time, missing unwind
+//! programs lack: a walk along those saw 5 to 66 % of the contexts of four Debian
+//! programs, and follows garbage. Where a frame has no rule (code made at run time, missing unwind
 //! information) or the stack is not the thread's own, the return addresses so far are mixed with
 //! the height of the stack, if that is known.
 

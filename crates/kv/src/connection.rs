@@ -4,6 +4,7 @@ use std::io::{self, Read, Write};
 
 use mio::event::Source;
 
+use crate::auth;
 use crate::execute::{Next, Server, announced_len};
 use crate::protocol::{Request, text, words};
 use crate::stats::Count;
@@ -71,12 +72,14 @@ pub struct Connection {
     scanned: usize,
     /// The bytes of the keys of a `get` that were answered.
     answered: usize,
+    /// It may make requests: nobody need authenticate, or its client has.
+    admitted: bool,
     closing: bool,
 }
 
 impl Connection {
-    /// A new connection.
-    pub fn new(stream: Box<dyn Stream>) -> Connection {
+    /// A new connection, whose client need not authenticate if it is `admitted`.
+    pub fn new(stream: Box<dyn Stream>, admitted: bool) -> Connection {
         Connection {
             stream,
             watches_writes: false,
@@ -91,6 +94,7 @@ impl Connection {
             needed: 0,
             scanned: 0,
             answered: 0,
+            admitted,
             closing: false,
         }
     }
@@ -184,7 +188,7 @@ impl Connection {
     /// Prefetches what the requests at the input's front will search for, if there are several.
     fn look_ahead(&self, server: &Server) {
         // A long request that comes in many pieces is not searched again with each.
-        if self.needed > 0 || self.skip > 0 || self.scanned > 0 {
+        if self.needed > 0 || self.skip > 0 || self.scanned > 0 || !self.admitted {
             return;
         }
         let mut lines = self.input[self.read..self.end].split(|&byte| byte == b'\n').peekable();
@@ -265,13 +269,34 @@ impl Connection {
             self.scanned = input.len();
             let start = input.iter().position(|&byte| byte != b' ').unwrap_or(input.len());
             let get = input[start..].starts_with(b"get ") || input[start..].starts_with(b"gets ");
-            let most = if get { GET_LINE_MAX } else { LINE_MAX };
+            let most = if get && self.admitted { GET_LINE_MAX } else { LINE_MAX };
             self.closing = input.len() > most;
             return false;
         };
         self.scanned = end;
         let line = input[..end].strip_suffix(b"\r").unwrap_or(&input[..end]);
         let mut used = end + 1;
+        if !self.admitted {
+            let Some(len) = auth::announced_len(line) else {
+                return self.reply(used, "CLIENT_ERROR unauthenticated");
+            };
+            let whole = used + len + 2;
+            if input.len() < whole {
+                self.needed = whole;
+                return false;
+            }
+            let Some(value) = input[used..whole].strip_suffix(b"\r\n") else {
+                return self.reply(whole, "CLIENT_ERROR bad command line termination");
+            };
+            server.stats.add(Count::Authentications);
+            let accounts = server.settings.accounts.as_ref();
+            let (said, admitted) = accounts.map_or(("STORED", true), |all| all.answer(value));
+            self.admitted = admitted;
+            if !admitted {
+                server.stats.add(Count::AuthenticationErrors);
+            }
+            return self.reply(whole, said);
+        }
         match text::parse(line) {
             Err(refusal) => {
                 self.skip = refusal.skip;
@@ -318,6 +343,16 @@ impl Connection {
                 }
             },
         }
+        self.pass(used)
+    }
+
+    /// Answers the request at the input's front, of that many bytes, and goes on behind it.
+    fn reply(&mut self, used: usize, message: &str) -> bool {
+        answer(&mut self.output, message);
+        self.pass(used)
+    }
+
+    fn pass(&mut self, used: usize) -> bool {
         self.read += used;
         self.needed = 0;
         self.scanned = 0;

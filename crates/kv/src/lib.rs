@@ -3,10 +3,13 @@
 //! - [`protocol`]: bytes to requests.
 //! - [`store`]: the items.
 //! - [`execute`]: requests on the store, and the answers.
-//! - [`connection`], [`server`]: sockets and threads.
+//! - [`connection`], [`server`], [`activation`]: sockets and threads.
+//! - [`auth`]: who may make requests.
 //! - [`tiering`]: Terrace, which moves what is cold out of DRAM.
 //! - [`settings`], [`stats`], [`clock`]: flags, counters, time.
 
+pub mod activation;
+pub mod auth;
 pub mod clock;
 pub mod connection;
 pub mod execute;

@@ -16,7 +16,7 @@ use terrace_kv::execute::Server;
 use terrace_kv::server::{Listener, run};
 use terrace_kv::settings::{self, Command, Settings};
 use terrace_kv::stats::Stats;
-use terrace_kv::store::{Config, Store};
+use terrace_kv::store::{Config, Rules, Store};
 use terrace_kv::tiering::Tiering;
 use terrace_pager::settings::Dram;
 
@@ -65,6 +65,26 @@ fn apply_test_settings(settings: &mut Settings) {
     settings.used_from_start = used.and_then(|used| used.parse().ok()).unwrap_or(0);
 }
 
+/// How much is done to bring hot items together: for tests, far more than anybody wants.
+fn rules() -> Rules {
+    let usual = Rules::default();
+    match std::env::var_os("TERRACE_KV_MOVES") {
+        Some(often) if often == "often" => {
+            let (pause, longest_pause) = (Duration::from_millis(5), Duration::from_millis(5));
+            let hot_bytes = Some(1 << 20);
+            Rules {
+                cpu_share: 0.5,
+                bytes_per_s: u64::MAX,
+                pause,
+                longest_pause,
+                hot_bytes,
+                ..usual
+            }
+        }
+        _ => usual,
+    }
+}
+
 /// Allows as many open files as the connections need, as far as the hard limit goes.
 fn raise_file_limit(settings: &Settings) {
     let own = FILES + FILES_PER_THREAD * settings.threads as u64;
@@ -82,30 +102,40 @@ fn raise_file_limit(settings: &Settings) {
     }
 }
 
-fn serve(settings: Settings) -> Result<(), String> {
+fn serve(mut settings: Settings) -> Result<(), String> {
     raise_file_limit(&settings);
     for signal in [libc::SIGINT, libc::SIGTERM] {
         // SAFETY: the handler only stores into an atomic.
         unsafe { libc::signal(signal, note_signal as *const () as libc::sighandler_t) };
     }
-    let tiering = match settings.dram {
-        Dram::Unlimited => None,
-        dram => {
-            heap::leave_the_c_librarys();
-            Some(Tiering::start(dram, settings.tiers.as_deref())?)
-        }
+    let tiering = if settings.dram == Dram::Unlimited && settings.slowdown.is_none() {
+        None
+    } else {
+        heap::leave_the_c_librarys();
+        Some(Tiering::start(settings.dram, settings.tiers.as_deref())?)
     };
+    let mut follower =
+        tiering.zip(settings.slowdown).map(|(tiering, target)| tiering.follow(target));
     let config = Config {
         memory_limit: settings.memory_limit,
         item_size_max: settings.item_size_max,
         evictions: settings.evictions,
         cas: settings.cas,
         used_from_start: settings.used_from_start,
+        items: settings.items,
         tiering,
+        consolidate: settings.consolidate,
+        rules: rules(),
     };
     let store = Store::new(config).map_err(|error| format!("no address space: {error}"))?;
-    let listeners =
-        Listener::open(&settings).map_err(|error| format!("failed to listen: {error}"))?;
+    let failed = |error: io::Error| format!("failed to listen: {error}");
+    let mut listeners = Listener::activated().map_err(failed)?;
+    if listeners.is_empty() {
+        listeners = Listener::open(&settings).map_err(failed)?;
+    } else {
+        // The service manager's: it is not ours to give away or to remove.
+        settings.socket = None;
+    }
     if let Some(user) = &settings.user {
         become_user(user, settings.socket.as_deref())?;
     }
@@ -121,6 +151,9 @@ fn serve(settings: Settings) -> Result<(), String> {
     thread::spawn(move || {
         while !SIGNALLED.load(Relaxed) {
             thread::sleep(LOOK_EVERY);
+            if let Some(follower) = &mut follower {
+                follower.look();
+            }
         }
         watched.stop.store(true, Relaxed);
     });

@@ -13,7 +13,9 @@ use std::time::Duration;
 
 use mio::net::{TcpListener, UnixListener};
 use mio::{Events, Interest, Poll, Token};
+use terrace_objects::Progress;
 
+use crate::activation;
 use crate::connection::{Buffers, Connection, Stream, Wait};
 use crate::execute::Server;
 use crate::settings::Settings;
@@ -21,6 +23,10 @@ use crate::stats::Count;
 
 /// How long a thread sleeps before it looks whether the server ends.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// How long it sleeps at most while hot items are brought together.
+const STEP_EVERY: Duration = Duration::from_millis(5);
+/// How long hot items are brought together between two turns of the loop.
+const STEP: Duration = Duration::from_micros(250);
 const EVENTS: usize = 256;
 
 /// A listening socket.
@@ -33,6 +39,11 @@ pub enum Listener {
 }
 
 impl Listener {
+    /// The sockets that a service manager has opened for this process, if it has.
+    pub fn activated() -> io::Result<Vec<Listener>> {
+        activation::sockets(std::process::id())?.into_iter().map(Listener::passed).collect()
+    }
+
     /// Opens the sockets that the settings name.
     pub fn open(settings: &Settings) -> io::Result<Vec<Listener>> {
         if let Some(path) = &settings.socket {
@@ -52,6 +63,19 @@ impl Listener {
             listeners.push(Listener::Tcp(listener));
         }
         Ok(listeners)
+    }
+
+    fn passed(socket: OwnedFd) -> io::Result<Listener> {
+        let internet = activation::is_internet(socket.as_raw_fd())?;
+        Ok(if internet {
+            let listener = std::net::TcpListener::from(socket);
+            listener.set_nonblocking(true)?;
+            Listener::Tcp(TcpListener::from_std(listener))
+        } else {
+            let listener = std::os::unix::net::UnixListener::from(socket);
+            listener.set_nonblocking(true)?;
+            Listener::Unix(UnixListener::from_std(listener))
+        })
     }
 
     fn try_clone(&self) -> io::Result<Listener> {
@@ -114,6 +138,7 @@ pub fn run(server: &Arc<Server>, listeners: &[Listener]) -> io::Result<()> {
     for number in 0..server.settings.threads {
         let own = listeners.iter().map(Listener::try_clone).collect::<io::Result<Vec<_>>>()?;
         let mut worker = Worker::new(Arc::clone(server), own)?;
+        worker.consolidates = number == 0;
         let builder = thread::Builder::new().name(format!("worker-{number}"));
         threads.push(builder.spawn(move || worker.run())?);
     }
@@ -136,6 +161,8 @@ struct Worker {
     ready: VecDeque<Token>,
     /// Listeners whose clients wait because no descriptor was free.
     stalled: Vec<usize>,
+    /// Whether this thread is the one that brings hot items together.
+    consolidates: bool,
 }
 
 impl Worker {
@@ -157,13 +184,15 @@ impl Worker {
             buffers: Buffers::default(),
             ready: VecDeque::new(),
             stalled: Vec::new(),
+            consolidates: false,
         })
     }
 
     fn run(&mut self) -> io::Result<()> {
         let mut events = Events::with_capacity(EVENTS);
+        let mut sleep = LOOK_EVERY;
         while !self.server.stop.load(Relaxed) {
-            let timeout = if self.ready.is_empty() { LOOK_EVERY } else { Duration::ZERO };
+            let timeout = if self.ready.is_empty() { sleep } else { Duration::ZERO };
             match self.poll.poll(&mut events, Some(timeout)) {
                 Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
                 _ => {}
@@ -188,6 +217,13 @@ impl Worker {
                 if let Some(token) = self.ready.pop_front() {
                     self.advance(token);
                 }
+            }
+            if self.consolidates {
+                let Server { store, stats, clock, .. } = &*self.server;
+                sleep = match store.consolidate(clock.now(), stats, STEP) {
+                    Progress::Resting => LOOK_EVERY,
+                    Progress::Working | Progress::Waiting => STEP_EVERY,
+                };
             }
         }
         Ok(())
@@ -221,7 +257,7 @@ impl Worker {
             stats.add(Count::Connections);
             let place = self.vacant.pop().unwrap_or(self.connections.len());
             let token = Token(self.listeners.len() + place);
-            let mut connection = Connection::new(stream);
+            let mut connection = Connection::new(stream, self.server.settings.accounts.is_none());
             let registry = self.poll.registry();
             if registry.register(&mut connection.stream, token, Interest::READABLE).is_err() {
                 stats.connections.fetch_sub(1, Relaxed);

@@ -1,8 +1,10 @@
 //! The flags that the server is started with. They are memcached's.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use crate::auth::Accounts;
 use terrace_pager::settings::Dram;
+use terrace_policy::slowdown::Target;
 
 /// What `version` answers. Clients look for memcached's number at its beginning.
 pub const VERSION: &str = concat!("1.6.18-terrace-", env!("CARGO_PKG_VERSION"));
@@ -28,9 +30,15 @@ terrace-kv: a server that speaks memcached's text and meta protocols
 -F, --disable-flush-all   disable the flush_all command
 -D <char>                 prefix delimiter of detailed statistics
 -u, --user=<user>         user to become when started as root
+-Y, --auth-file=<file>    clients must authenticate: lines of user:password, read at the start
     --dram=<size|share>   DRAM for items, such as 512M or 30%; colder ones are compressed
+    --slowdown=<share>    as little DRAM for items as costs no more time, such as 2%, or off;
+                          beside --dram, which stays the limit (default: off)
     --tiers=<list>        where they go, as with `terrace run` (default: dram,lz4,zstd:1)
--o, --extended            accepted; unknown options are warned of
+-o, --extended            items=<n> makes the index for that many items, and is a limit, instead
+                          of one for the memory limit; consolidate and no_consolidate bring hot
+                          items together, or do not (default: no_consolidate); options without
+                          effect are warned of
 -v, -vv, --verbose        write more about the work
 -V, --version             print the version and exit
 -h, --help                print this help and exit
@@ -40,6 +48,7 @@ const ITEM_SIZE_MIN: usize = 1 << 10;
 const ITEM_SIZE_MAX: usize = 1 << 30;
 /// memcached takes no item above this share of the memory limit.
 const ITEM_SHARE: usize = 2;
+const ITEMS: std::ops::RangeInclusive<usize> = 1..=1 << 32;
 const THREADS_MAX: usize = 1024;
 
 /// The settings.
@@ -55,6 +64,8 @@ pub struct Settings {
     pub socket_mask: u32,
     /// The user to become, where the server is started as root.
     pub user: Option<String>,
+    /// The accounts of those who may use the server; none where everybody may.
+    pub accounts: Option<Accounts>,
     /// Bytes of memory for items.
     pub memory_limit: usize,
     /// Whether old items make room for new ones.
@@ -85,8 +96,14 @@ pub struct Settings {
     pub debug_time: bool,
     /// Bytes that count as used from the beginning, for tests.
     pub used_from_start: usize,
+    /// The index is for that many items, if it was said.
+    pub items: Option<usize>,
+    /// Whether hot items are brought together.
+    pub consolidate: bool,
     /// DRAM for items; the rest of them is in tiers.
     pub dram: Dram,
+    /// The loss of time to which DRAM for items is fitted, if it is.
+    pub slowdown: Option<Target>,
     /// The tiers, if not the pager's own choice.
     pub tiers: Option<String>,
 }
@@ -98,6 +115,7 @@ impl Default for Settings {
             listen: Vec::new(),
             socket: None,
             user: None,
+            accounts: None,
             socket_mask: 0o700,
             memory_limit: 64 << 20,
             evictions: true,
@@ -114,7 +132,10 @@ impl Default for Settings {
             detail: false,
             debug_time: false,
             used_from_start: 0,
+            items: None,
+            consolidate: false,
             dram: Dram::Unlimited,
+            slowdown: None,
             tiers: None,
         }
     }
@@ -132,7 +153,8 @@ pub enum Command {
 /// Options without a letter have one that nobody can write on a command line.
 const DRAM: char = '\u{1}';
 const TIERS: char = '\u{2}';
-const WITH_VALUE: &str = "pUslamctRbBIDuo\u{1}\u{2}";
+const SLOWDOWN: char = '\u{3}';
+const WITH_VALUE: &str = "pUslamctRbBIDuoY\u{1}\u{2}\u{3}";
 const LONG: &[(&str, char)] = &[
     ("port", 'p'),
     ("udp-port", 'U'),
@@ -151,6 +173,7 @@ const LONG: &[(&str, char)] = &[
     ("max-item-size", 'I'),
     ("disable-flush-all", 'F'),
     ("user", 'u'),
+    ("auth-file", 'Y'),
     ("extended", 'o'),
     ("verbose", 'v'),
     ("version", 'V'),
@@ -158,6 +181,7 @@ const LONG: &[(&str, char)] = &[
     ("daemon", 'd'),
     ("dram", DRAM),
     ("tiers", TIERS),
+    ("slowdown", SLOWDOWN),
 ];
 
 /// Reads the command line. `warn` gets a line for each option that has no effect.
@@ -255,9 +279,15 @@ impl Settings {
                 self.detail = true;
             }
             'u' => self.user = Some(value),
+            'Y' => self.accounts = Some(Accounts::read(Path::new(&value))?),
             'o' => {
                 for option in value.split(',') {
                     match option {
+                        _ if option.starts_with("items=") => {
+                            self.items = Some(items(&option["items=".len()..])?);
+                        }
+                        "consolidate" => self.consolidate = true,
+                        "no_consolidate" => self.consolidate = false,
                         "debug_time" => self.debug_time = true,
                         "modern" | "no_modern" | "relaxed_privileges" => {}
                         _ => warn(format!("option -o {option} has no effect")),
@@ -265,6 +295,7 @@ impl Settings {
                 }
             }
             DRAM => self.dram = value.parse().map_err(|error| format!("--dram: {error}"))?,
+            SLOWDOWN => self.slowdown = slowdown(&value)?,
             TIERS => self.tiers = Some(value),
             'v' => self.verbosity += 1,
             'V' => return Ok(Some(format!("terrace-kv {VERSION}\n"))),
@@ -292,16 +323,31 @@ impl Settings {
         if !(1..=THREADS_MAX).contains(&self.threads) {
             return Err(format!("-t: 1 to {THREADS_MAX} threads"));
         }
-        if self.tiers.is_some() && self.dram == Dram::Unlimited {
-            return Err(
-                "--tiers: nothing goes there without a limit; say it with --dram".to_owned()
-            );
+        if self.tiers.is_some() && self.dram == Dram::Unlimited && self.slowdown.is_none() {
+            return Err("--tiers: nothing goes there without a limit; say it with --dram or \
+                        --slowdown"
+                .to_owned());
         }
         if self.connections_max == 0 {
             return Err("-c: at least one connection".to_owned());
         }
         Ok(())
     }
+}
+
+fn slowdown(text: &str) -> Result<Option<Target>, String> {
+    if text == "off" {
+        return Ok(None);
+    }
+    let target = text.parse().map(Some);
+    target.map_err(|_| format!("--slowdown={text}: write a share from 0.1% to 100%, or off"))
+}
+
+fn items(text: &str) -> Result<usize, String> {
+    let items = text.parse().ok().filter(|items| ITEMS.contains(items));
+    items.ok_or_else(|| {
+        format!("-o items={text}: write a number from {} to {}", ITEMS.start(), ITEMS.end())
+    })
 }
 
 fn parsed<T: std::str::FromStr>(flag: char, value: &str) -> Result<T, String> {
@@ -338,6 +384,32 @@ mod tests {
         assert_eq!(settings.memory_limit, 128 << 20);
     }
 
+    /// memcached's table begins with its `hashpower` and grows; an index of that size would lose items.
+    #[test]
+    fn the_index_is_sized_by_its_own_option_only() {
+        let told = |line: &str| {
+            let mut warnings = Vec::new();
+            let words = line.split_whitespace().map(str::to_owned);
+            match parse(words, &mut |warning| warnings.push(warning)) {
+                Ok(Command::Serve(settings)) => (settings.items, warnings.len()),
+                other => panic!("{line}: {other:?}"),
+            }
+        };
+        assert_eq!(told("-m 1024 -o hashpower=12"), (None, 1));
+        assert_eq!(told("-o items=400000"), (Some(400_000), 0));
+    }
+
+    #[test]
+    fn consolidation_is_said_by_an_option() {
+        let is_on = |line: &str| match settings(line) {
+            Ok(Command::Serve(settings)) => settings.consolidate,
+            other => panic!("{line}: {other:?}"),
+        };
+        assert!(!is_on("-m 64"));
+        assert!(is_on("-o items=1000,consolidate"));
+        assert!(!is_on("-o consolidate -o no_consolidate"));
+    }
+
     #[test]
     fn what_cannot_be_is_refused() {
         for line in [
@@ -351,7 +423,10 @@ mod tests {
             "--nothing",
             "x",
             "--dram 0",
+            "-o items=0",
+            "-o items=many",
             "--tiers dram,lz4",
+            "-Y /no/such/file",
         ] {
             assert!(settings(line).is_err(), "{line}");
         }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
-use crate::store::{Header, item_bytes};
+use crate::store::{FETCHED, Header, item_bytes};
 
 /// The most size classes that memcached's statistics tell apart.
 pub const CLASSES_MAX: usize = 64;
@@ -76,6 +76,10 @@ counts! {
     BytesRead = "bytes_read",
     /// Bytes sent.
     BytesWritten = "bytes_written",
+    /// Requests to authenticate.
+    Authentications = "auth_cmds",
+    /// Requests to authenticate that were refused.
+    AuthenticationErrors = "auth_errors",
     /// Connections made.
     Connections = "total_connections",
     /// Connections refused.
@@ -215,6 +219,31 @@ impl Stats {
         let class = self.class_of(header);
         class.items.fetch_sub(1, Relaxed);
         class.bytes.fetch_sub(header_bytes(header) as u64, Relaxed);
+    }
+
+    /// Counts an item as gone, either because it was dead or to make room.
+    pub fn item_dropped(&self, header: &Header, dead: bool) {
+        let class = self.class_of(header);
+        if dead {
+            self.add(Count::Reclaimed);
+            class.reclaimed.fetch_add(1, Relaxed);
+        } else {
+            self.add(Count::Evictions);
+            class.evicted.fetch_add(1, Relaxed);
+            class.evicted_nonzero.fetch_add(u64::from(header.expires != 0), Relaxed);
+            if header.state & FETCHED == 0 {
+                self.add(Count::EvictedUnfetched);
+            }
+        }
+        self.item_gone(header);
+    }
+
+    /// The bytes of an item, on the average, or 0.
+    pub fn mean_item_bytes(&self) -> usize {
+        let sum = |of: fn(&Class) -> &AtomicU64| -> u64 {
+            self.classes.iter().map(|class| of(class).load(Relaxed)).sum()
+        };
+        (sum(|class| &class.bytes) / sum(|class| &class.items).max(1)) as usize
     }
 
     /// Counts a use of a key's prefix, where that is wanted.

@@ -4,10 +4,13 @@
 //! and not resident is restored by the thread that reads it, without a page fault.
 
 use std::fmt;
+use std::time::Instant;
 
 use terrace_alloc::unmanaged;
-use terrace_pager::settings::{Dram, Settings};
+use terrace_os::PAGE;
+use terrace_pager::settings::{Dram, MIN_BUDGET_BYTES, NO_BUDGET, Settings};
 use terrace_pager::{Host, Mode, Pager};
+use terrace_policy::slowdown::{Look, Slowdown, Target};
 
 /// The pager of this process.
 #[derive(Clone, Copy)]
@@ -27,6 +30,7 @@ impl Tiering {
     /// # Errors
     /// The tiers make no sense, or there is no address space.
     pub fn start(dram: Dram, tiers: Option<&str>) -> Result<Tiering, String> {
+        let dram = if dram == Dram::Unlimited { Dram::Bytes(NO_BUDGET) } else { dram };
         let mut settings = Settings { dram, ..Settings::default() };
         if let Some(tiers) = tiers {
             settings.tiers = tiers.to_owned();
@@ -67,13 +71,32 @@ impl Tiering {
         self.0.touch(start as usize, bytes);
     }
 
+    /// How many pages of a range are not in DRAM. Nothing of it is read.
+    #[inline]
+    pub(crate) fn pages_out(self, start: *const u8, bytes: usize) -> usize {
+        self.0.evicted_pages(start as usize, bytes)
+    }
+
+    /// What share of the pages that were ever used is in DRAM, 0 to 1.
+    pub(crate) fn resident_share(self) -> f64 {
+        let figures = self.0.figures();
+        let out = figures.tiers.iter().map(|tier| tier.pages).sum::<u64>() * PAGE as u64;
+        1.0 - out as f64 / (figures.touched_bytes as f64).max(1.0)
+    }
+
     /// Gives up what a range holds. It reads as zeros then.
     pub(crate) fn discard(self, start: *mut u8, bytes: usize) {
         // A failure leaves the contents where they are, which nobody reads any more.
         let _ = self.0.discard(start as usize, bytes, |start, bytes| {
             // SAFETY: of the caller: nobody uses what the range holds.
-            unsafe { terrace_pager::sys::advise(start, bytes, libc::MADV_DONTNEED) }
+            unsafe { terrace_os::advise(start, bytes, libc::MADV_DONTNEED) }
         });
+    }
+
+    /// Has the budget follow what threads lose, where that is limited.
+    pub fn follow(self, target: Target) -> Follower {
+        let slowdown = Slowdown::new(target);
+        Follower { tiering: self, slowdown, begun: Instant::now(), most: 0 }
     }
 
     /// Names and figures for `stats terrace`.
@@ -84,6 +107,7 @@ impl Tiering {
             ("frozen".to_owned(), u64::from(self.0.is_frozen())),
             ("physical_bytes".to_owned(), self.0.physical_bytes()),
             ("budget_bytes".to_owned(), figures.budget_bytes),
+            ("stall_us".to_owned(), figures.stall_ns / 1000),
             ("touched_bytes".to_owned(), figures.touched_bytes),
         ];
         for tier in figures.tiers {
@@ -93,5 +117,31 @@ impl Tiering {
             lines.push((format!("tier:{}:fault_p99_ns", tier.name), tier.restore_p99_ns));
         }
         lines
+    }
+}
+
+/// Lowers the budget while little is lost, and raises it where more is (`--slowdown`).
+#[derive(Debug)]
+pub struct Follower {
+    tiering: Tiering,
+    slowdown: Slowdown,
+    begun: Instant,
+    most: u64,
+}
+
+impl Follower {
+    /// To be called some ten times a second.
+    pub fn look(&mut self) {
+        let pager = self.tiering.0;
+        let figures = pager.figures();
+        self.most = self.most.max(figures.touched_bytes);
+        let look = Look {
+            now_s: self.begun.elapsed().as_secs_f64(),
+            most: self.most,
+            data: figures.touched_bytes,
+            physical: pager.physical_bytes(),
+            waited_s: figures.stall_ns as f64 / 1e9,
+        };
+        pager.limit(self.slowdown.limit(look, MIN_BUDGET_BYTES));
     }
 }

@@ -2,6 +2,9 @@
 //!
 //! `MEMCACHED_SOURCE` names an unpacked source tree to use instead.
 
+mod common;
+
+use common::skip;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -11,13 +14,6 @@ fn works(program: &str, argument: &str) -> bool {
     let mut command = Command::new(program);
     command.arg(argument).stdout(Stdio::null()).stderr(Stdio::null());
     command.status().is_ok_and(|status| status.success())
-}
-
-/// Says why the test is skipped; on CI's machine, where nothing is missing, that is a failure.
-fn skip(reason: &str) {
-    let is_set = |name| std::env::var_os(name).is_some();
-    assert!(!is_set("CI") && !is_set("TERRACE_NO_SKIP"), "skipped: {reason}");
-    eprintln!("skipped: {reason}");
 }
 
 /// Finds memcached's source, or says why there is none.
@@ -42,8 +38,8 @@ fn source(directory: &Path) -> Result<PathBuf, String> {
         .ok_or_else(|| "the source package has no directory of tests".to_owned())
 }
 
-#[test]
-fn memcacheds_own_tests_pass() {
+/// Runs them with more flags of the server's.
+fn run(flags: &str) {
     for (program, argument) in [("perl", "-v"), ("cc", "--version"), ("bash", "--version")] {
         if !works(program, argument) {
             return skip(&format!("{program} is missing"));
@@ -57,9 +53,20 @@ fn memcacheds_own_tests_pass() {
     let output = Command::new("bash")
         .args([SCRIPT, env!("CARGO_BIN_EXE_terrace-kv")])
         .arg(&source)
+        .env("TERRACE_KV_FLAGS", flags)
         .output()
         .expect("bash starts");
     let report = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{report}\n{errors}");
+}
+
+#[test]
+fn memcacheds_own_tests_pass() {
+    run("");
+}
+
+#[test]
+fn memcacheds_own_tests_pass_while_items_move() {
+    run("-o consolidate");
 }

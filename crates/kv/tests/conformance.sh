@@ -3,6 +3,8 @@
 #
 #     conformance.sh SERVER MEMCACHED_SOURCE [FILE.t ...]
 #
+# TERRACE_KV_FLAGS has more flags for the server, separated by spaces.
+#
 # memcached's harness starts ./timedrun and ./memcached-debug of its directory. So a directory in
 # which the latter starts the server is enough, and the tests stay as they are.
 set -u
@@ -22,7 +24,7 @@ directory=$(mktemp -d) || exit 2
 trap 'rm -rf "$directory"' EXIT
 cp -r "$source/t" "$directory/t"
 cc -O1 -w -o "$directory/timedrun" "$source/timedrun.c" || exit 2
-printf '#!/bin/sh\nexec "%s" "$@"\n' "$server" >"$directory/memcached-debug"
+printf '#!/bin/sh\nexec "%s" %s "$@"\n' "$server" "${TERRACE_KV_FLAGS:-}" >"$directory/memcached-debug"
 chmod +x "$directory/memcached-debug"
 cd "$directory" || exit 2
 # Lets `debugtime` move the clock, as in memcached's debug build.

@@ -1,5 +1,6 @@
-//! Writers, readers, deleters, expiry, eviction, clients that end in mid-request, and hot sets that
-//! jump: every value is the key's, undamaged, and of the version that may be there.
+//! Writers, readers, deleters, expiry, `cas`, `incr`, `flush_all`, eviction, clients that end in
+//! mid-request, hot sets that jump, and items that move: every value is the key's, undamaged, and of
+//! the version that may be there.
 //!
 //! Each writer owns its keys, so that it knows what must come back. `TERRACE_SOAK_SECONDS` makes it
 //! last longer.
@@ -11,6 +12,7 @@ use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Command;
+use std::sync::RwLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -20,6 +22,15 @@ const WRITERS: u64 = 3;
 const KEYS: u64 = 2000;
 /// Operations after which other keys are hot.
 const JUMP: u64 = 5000;
+/// Numbers of each writer that are added to in place.
+const COUNTS: u64 = 40;
+/// The first value of a number, and what is added.
+const FIRST: u64 = 1_000_000;
+const ADDED: u64 = 7;
+/// How long the items stay before all vanish.
+const FLUSH_EVERY: Duration = Duration::from_millis(3500);
+/// How long hot items are brought together, and then left where they are.
+const SWITCH_EVERY: Duration = Duration::from_secs(1);
 /// Connections that stand open with half a request.
 const IDLE: usize = 200;
 
@@ -89,6 +100,11 @@ struct Writer<'a> {
     may_lose: bool,
     /// Highest version of each key that was acknowledged, for readers.
     acknowledged: &'a [AtomicU64],
+    /// Numbers that are there, if any was not lost.
+    counts: Vec<Option<u64>>,
+    /// How often all items have vanished so far, and what this writer knows of it.
+    flushes: &'a RwLock<u64>,
+    flushed: u64,
 }
 
 impl Writer<'_> {
@@ -98,18 +114,82 @@ impl Writer<'_> {
             let hot = operations / JUMP * 97;
             let spread = if self.random.below(10) < 8 { KEYS / 10 } else { KEYS };
             let key = (hot + self.random.below(spread)) % KEYS;
-            match self.random.below(20) {
+            let flushes = self.flushes;
+            let all = flushes.read().expect("no value is wrong");
+            self.forget_flushed(*all);
+            match self.random.below(22) {
                 0..6 => self.set(key, 0),
                 6 => self.set(key, 2),
                 7 => self.delete(key),
                 8 => self.add(key),
                 9 => self.pipelined(key),
+                10 => self.compare_and_store(key),
+                11 => self.count(key % COUNTS),
                 _ => self.check(key),
             }
             operations += 1;
         }
+        let all = self.flushes.read().expect("no value is wrong");
+        self.forget_flushed(*all);
         (0..KEYS).for_each(|key| self.check(key));
         operations
+    }
+
+    fn forget_flushed(&mut self, flushes: u64) {
+        if self.flushed != flushes {
+            self.flushed = flushes;
+            self.known.fill(Known::Nothing);
+            self.counts.fill(None);
+        }
+    }
+
+    /// Stores over the version that is there. Its identifier is good for once.
+    fn compare_and_store(&mut self, key: u64) {
+        let name = name(self.owner, key);
+        let found = self.client.gets(&name);
+        self.judge(key, found.as_ref().map(|(got, _)| got.clone()));
+        let Some((_, identifier)) = found else { return };
+        if !matches!(self.known[key as usize], Known::Version(_)) {
+            return;
+        }
+        for is_first in [true, false] {
+            self.version += 1;
+            let value = value(&name, self.version);
+            self.client.send(format!("cas {name} 0 0 {} {identifier}\r\n", value.len()).as_bytes());
+            self.client.send(&value);
+            match self.client.ask("").as_str() {
+                "STORED" => {
+                    assert!(is_first, "{name} was stored over a version that was gone");
+                    self.known[key as usize] = Known::Version(self.version);
+                    self.acknowledge(key);
+                }
+                "EXISTS" => assert!(!is_first, "{name} has another identifier"),
+                answer => {
+                    let lost = answer == "NOT_FOUND" || answer.starts_with("SERVER_ERROR");
+                    assert!(self.may_lose && lost, "{name}: {answer}");
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Adds to a number in place: no addition is lost.
+    fn count(&mut self, number: u64) {
+        let name = format!("count-{}:{number}", self.owner);
+        let place = number as usize;
+        self.counts[place] = match self.counts[place] {
+            None => {
+                let answer = self.client.set(&name, 0, FIRST.to_string().as_bytes());
+                assert!(answer == "STORED" || self.may_lose, "{answer}");
+                (answer == "STORED").then_some(FIRST)
+            }
+            Some(known) => {
+                let answer = self.client.ask(&format!("incr {name} {ADDED}"));
+                let lost = answer == "NOT_FOUND" && self.may_lose;
+                assert!(lost || answer == (known + ADDED).to_string(), "{known}: {answer}");
+                (!lost).then_some(known + ADDED)
+            }
+        };
     }
 
     fn set(&mut self, key: u64, time: i32) {
@@ -224,6 +304,41 @@ fn read(socket: &Path, acknowledged: &[AtomicU64], stop: &AtomicBool) {
     }
 }
 
+/// Has all items vanish now and then, while no writer is at work.
+fn flush(socket: &Path, flushes: &RwLock<u64>, stop: &AtomicBool) {
+    let mut client = Client::connect(socket);
+    let mut last = Instant::now();
+    while !stop.load(Relaxed) {
+        thread::sleep(Duration::from_millis(50));
+        if last.elapsed() > FLUSH_EVERY {
+            let mut all = flushes.write().expect("no value is wrong");
+            assert_eq!(client.ask("flush_all"), "OK");
+            *all += 1;
+            last = Instant::now();
+        }
+    }
+}
+
+/// Has hot items brought together, and then left where they are, in turn. Gives how many moved.
+fn switch(socket: &Path, stop: &AtomicBool) -> u64 {
+    let mut client = Client::connect(socket);
+    let mut last = Instant::now();
+    let mut on = true;
+    assert_eq!(client.ask("consolidate enable"), "OK");
+    while !stop.load(Relaxed) {
+        thread::sleep(Duration::from_millis(50));
+        if last.elapsed() > SWITCH_EVERY {
+            on = !on;
+            let word = if on { "enable" } else { "disable" };
+            assert_eq!(client.ask(&format!("consolidate {word}")), "OK");
+            last = Instant::now();
+        }
+    }
+    let figures = client.stats("terrace");
+    let moved = figures.iter().find(|(name, _)| name == "consolidate:moved_items");
+    moved.expect("it is told").1
+}
+
 /// Ends in the midst of requests of all kinds.
 fn break_off(socket: &Path, stop: &AtomicBool) {
     let mut random = Random(9);
@@ -246,6 +361,7 @@ fn torture(flags: &[&str], stress: bool, may_lose: bool) {
     let scratch = tempfile::tempdir().expect("a directory");
     let socket = scratch.path().join("socket");
     let mut command = Command::new(env!("CARGO_BIN_EXE_terrace-kv"));
+    command.env("TERRACE_KV_MOVES", "often");
     if stress {
         command.env("TERRACE_STRESS", "full");
     }
@@ -259,8 +375,10 @@ fn torture(flags: &[&str], stress: bool, may_lose: bool) {
         .collect();
     let stop = AtomicBool::new(false);
     let acknowledged: Vec<AtomicU64> = (0..WRITERS * KEYS).map(|_| AtomicU64::new(0)).collect();
-    let operations: u64 = thread::scope(|scope| {
+    let flushes = RwLock::new(0);
+    let (operations, moved): (u64, u64) = thread::scope(|scope| {
         let (stop, socket, acknowledged) = (&stop, &socket, &acknowledged);
+        let flushes = &flushes;
         let writers: Vec<_> = (0..WRITERS)
             .map(|owner| {
                 scope.spawn(move || {
@@ -272,6 +390,9 @@ fn torture(flags: &[&str], stress: bool, may_lose: bool) {
                         version: 0,
                         may_lose,
                         acknowledged,
+                        counts: vec![None; COUNTS as usize],
+                        flushes,
+                        flushed: 0,
                     };
                     writer.run(stop)
                 })
@@ -279,8 +400,13 @@ fn torture(flags: &[&str], stress: bool, may_lose: bool) {
             .collect();
         let reader = scope.spawn(move || read(socket, acknowledged, stop));
         let breaker = scope.spawn(move || break_off(socket, stop));
+        let flusher = scope.spawn(move || flush(socket, flushes, stop));
+        let switcher = scope.spawn(move || switch(socket, stop));
         let end = Instant::now() + Duration::from_secs(seconds.unwrap_or(SECONDS));
-        let others = || [&reader, &breaker].iter().any(|thread| thread.is_finished());
+        let others = || {
+            [&reader, &breaker, &flusher].iter().any(|thread| thread.is_finished())
+                || switcher.is_finished()
+        };
         while Instant::now() < end && !others() && !writers.iter().any(|one| one.is_finished()) {
             thread::sleep(Duration::from_millis(50));
         }
@@ -289,9 +415,12 @@ fn torture(flags: &[&str], stress: bool, may_lose: bool) {
             writers.into_iter().map(|one| one.join().expect("no value is wrong")).sum();
         reader.join().expect("no value is wrong");
         breaker.join().expect("the server listens");
-        operations
+        flusher.join().expect("the server listens");
+        (operations, switcher.join().expect("the server listens"))
     });
     assert!(operations > 1000, "{operations} operations");
+    println!("{operations} operations, {moved} items moved");
+    assert!(moved > 0 || stress, "hot items were brought together");
     assert!(server.0.try_wait().expect("it is our child").is_none(), "the server ended");
     if stress {
         let figures = Client::connect(&socket).stats("terrace");
@@ -301,8 +430,7 @@ fn torture(flags: &[&str], stress: bool, may_lose: bool) {
         if figures.iter().any(|(name, value)| name == "active" && *value == 1) {
             assert!(moved(":faults") > 100, "pages left and came back: {figures:?}");
         } else {
-            println!("skipped: pages cannot be moved here, so that all stayed in DRAM");
-            assert!(std::env::var_os("TERRACE_NO_SKIP").is_none(), "{figures:?}");
+            common::skip("pages cannot be moved here, so that all stayed in DRAM");
         }
     }
     drop(idle);

@@ -206,8 +206,7 @@ fn noise_gets_an_answer_or_a_closed_connection() {
 fn root_becomes_the_user_that_it_is_told() {
     // SAFETY: it only reads the process's user.
     if unsafe { libc::geteuid() } != 0 {
-        eprintln!("skipped: only root can become another user");
-        return;
+        return common::skip("only root can become another user");
     }
     let directory = tempfile::tempdir().expect("a directory");
     let socket = directory.path().join("socket");

@@ -48,8 +48,9 @@ struct Callback {
     no_result: bool,
 }
 
-impl Relocate for Callback {
-    fn relocate(&mut self, object: Object, room: Object, slice: &Slice) -> Outcome {
+// SAFETY: of the program, which promised it to `terrace_objects_step`.
+unsafe impl Relocate for Callback {
+    unsafe fn relocate(&mut self, object: Object, room: Object, slice: &Slice) -> Outcome {
         let mut asked = CMove {
             object: object.start.as_ptr().cast(),
             bytes: object.bytes,
@@ -139,22 +140,24 @@ pub unsafe extern "C" fn terrace_objects_alloc(objects: &Objects, bytes: usize) 
 /// An object is written and may be moved.
 ///
 /// # Safety
-/// As above.
+/// As above, and `object` is NULL or from `terrace_objects_alloc`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn terrace_objects_ready(objects: &Objects, object: *mut c_void) {
     if let Some(object) = NonNull::new(object.cast()) {
-        objects.heap.ready(object);
+        // SAFETY: as promised.
+        unsafe { objects.heap.ready(object) };
     }
 }
 
 /// Ends an object to which no reference is left.
 ///
 /// # Safety
-/// As above.
+/// As above, and who found the object before is inside.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn terrace_objects_free(objects: &Objects, object: *mut c_void) {
     if let Some(object) = NonNull::new(object.cast()) {
-        objects.heap.free(object);
+        // SAFETY: as promised.
+        unsafe { objects.heap.free(object) };
     }
 }
 
@@ -230,18 +233,19 @@ pub unsafe extern "C" fn terrace_objects_pin(
     object: *const c_void,
 ) {
     if let Some(object) = NonNull::new(object.cast_mut().cast()) {
-        objects.heap.pin(object, &reader.enter());
+        objects.heap.pin(object, &objects.heap.enter(reader));
     }
 }
 
 /// Ends a pin.
 ///
 /// # Safety
-/// As above.
+/// As above, and the pin is the caller's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn terrace_objects_unpin(objects: &Objects, object: *const c_void) {
     if let Some(object) = NonNull::new(object.cast_mut().cast()) {
-        objects.heap.unpin(object);
+        // SAFETY: as promised.
+        unsafe { objects.heap.unpin(object) };
     }
 }
 
@@ -290,7 +294,8 @@ pub unsafe extern "C" fn terrace_objects_step_simple(
         // SAFETY: the program's function, as promised.
         unsafe { relocate(object.as_ptr().cast(), room.as_ptr(), bytes) }
     };
-    step(objects, &mut Paper(call), budget_ns)
+    // SAFETY: the program's callback keeps the contract, as promised.
+    step(objects, &mut unsafe { Paper::new(call) }, budget_ns)
 }
 
 /// Whether the time of a step is over.

@@ -5,16 +5,17 @@
 //! After a round that moved next to nothing it rests, for longer each time; a scan that finds heat
 //! elsewhere begins the next.
 
+use crate::classifier::Classifier;
 use crate::counters::Counters;
 use crate::epoch::Stamp;
 use crate::evacuation::Evacuation;
 use crate::heap::Heap;
 use crate::marks::{GRANULE, HEATS};
-use crate::policy::{self, Candidate, Choice, Contents, Scale, Situation};
+use crate::policy::{self, Candidate, Choice, Contents, Situation};
 use crate::relocate::Relocate;
 use crate::segment::{Kind, State};
 use crate::slice::Slice;
-use crate::throttle::Throttle;
+use crate::throttle::{Pauses, Throttle};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,13 +27,6 @@ const HOT_SHARE: f64 = 0.2;
 const ALL_RESIDENT: f64 = 0.95;
 /// One segment in so many is asked for its resident pages.
 const RESIDENCY_SAMPLED: u32 = 8;
-/// Heats are to last so long until they decay, ms, or fewer touches are counted.
-const SOONEST_DECAY_MS: u64 = 2000;
-/// Heats that did not decay for so long, ms, are too few: more touches are counted.
-const LATEST_DECAY_MS: u64 = 30_000;
-const LEAST_SAMPLED: u32 = 10;
-/// A round moved next to nothing if it moved less than this share of all bytes.
-const NEXT_TO_NOTHING: f64 = 0.001;
 
 /// How much is done, and for what.
 #[derive(Clone, Debug)]
@@ -111,46 +105,33 @@ pub struct Consolidator {
     /// The open segments for hot and for cold objects, and bytes used in them.
     pub(crate) open: [Option<(u32, usize)>; 2],
     pub(crate) limbo: VecDeque<(u32, Stamp)>,
-    pub(crate) scale: Scale,
     /// How often an object was busy, while callbacks are checked.
     pub(crate) busy: HashMap<usize, u32>,
     phase: Phase,
     throttle: Throttle,
-    decays: bool,
-    decayed_ms: u64,
-    sampled_ms: u64,
-    window_ms: u64,
-    pause_ms: u64,
+    pauses: Pauses,
+    classifier: Classifier,
     moved_before: u64,
     random: u64,
     pages: Vec<u8>,
 }
 
 impl Consolidator {
-    /// For a heap, of which it is to be the only one.
+    /// For a heap. Panics if the heap has one already: two would move the same objects.
     pub fn new(heap: Arc<Heap>, rules: Rules) -> Consolidator {
-        let scale = Scale {
-            hot_from: 1,
-            window_s: 1.0,
-            object_bytes: 1.0,
-            fault_ns: rules.fault_ns,
-            horizon_s: rules.horizon.as_secs_f64(),
-        };
+        assert!(heap.begin_consolidation(), "the heap has a consolidator already");
+        let limbo = heap.take_limbo();
         Consolidator {
             throttle: Throttle::new(rules.cpu_share, rules.bytes_per_s),
-            pause_ms: rules.pause.as_millis() as u64,
+            pauses: Pauses::new(rules.pause, rules.longest_pause),
+            classifier: Classifier::new(rules.fault_ns, rules.horizon, heap.sampling(), 0),
             heap,
             rules,
             counters: Counters::default(),
             open: [None; 2],
-            limbo: VecDeque::new(),
-            scale,
+            limbo,
             busy: HashMap::new(),
             phase: Phase::Scanning(Box::default()),
-            decays: false,
-            decayed_ms: 0,
-            sampled_ms: 0,
-            window_ms: 1000,
             moved_before: 0,
             random: 0x9E37_79B9_7F4A_7C15,
             pages: Vec::new(),
@@ -169,7 +150,7 @@ impl Consolidator {
 
     /// From which heat on, 1 to 3, objects are hot now.
     pub fn hot_from(&self) -> u8 {
-        self.scale.hot_from
+        self.classifier.scale().hot_from
     }
 
     /// Works for about `budget`, 200 to 500 µs where requests wait meanwhile. To be called often,
@@ -192,8 +173,10 @@ impl Consolidator {
         progress
     }
 
-    /// Begins a round now, wherever it was; an evacuation under way is ended first.
+    /// Begins a round now, wherever it was, also of segments that rest as objects of them could not
+    /// be moved; an evacuation under way is ended first.
     pub fn wake(&mut self) {
+        self.heap.wake();
         if let Phase::Resting { .. } = self.phase {
             self.phase = Phase::Scanning(Box::default());
         }
@@ -244,7 +227,7 @@ impl Consolidator {
         if matches!(segment.state(), State::Free | State::Retired) {
             return;
         }
-        if self.decays {
+        if self.classifier.decays() {
             self.heap.clock().decay(self.heap.granules(index));
         }
         let mut contents = Contents::default();
@@ -288,7 +271,6 @@ impl Consolidator {
     fn choose(&mut self, scan: Scan) {
         self.counters.scans += 1;
         let now = self.heap.now_ms();
-        self.measure_window(now);
         let live: u64 = scan.bytes.iter().sum();
         let resident = match scan.sampled_pages {
             (_, 0) => 1.0,
@@ -298,14 +280,13 @@ impl Consolidator {
             true => (live as f64 * HOT_SHARE) as u64,
             false => (scan.used as f64 * resident) as u64,
         });
-        (self.scale.hot_from, self.decays) = policy::boundary(&scan.bytes, hot_bytes);
-        if self.decays {
-            // Heats tell too little until they have decayed.
+        let tells = self.classifier.scanned(&scan.bytes, scan.objects, hot_bytes, now);
+        self.heap.sample(self.classifier.sampling());
+        if !tells {
             self.phase = Phase::Scanning(Box::default());
             return;
         }
         self.heap.note_from(self.noted_from());
-        self.scale.object_bytes = live as f64 / (scan.objects as f64).max(1.0);
         let mut victims = Vec::new();
         for (index, contents) in scan.found {
             if let Some(candidate) = self.judge(index, &contents, 0, now) {
@@ -318,29 +299,9 @@ impl Consolidator {
         self.phase = Phase::Emptying { victims, at: None };
     }
 
-    /// How long heats were counted, and whether to count fewer touches or more.
-    fn measure_window(&mut self, now: u64) {
-        let passed = now - self.decayed_ms;
-        let sampling = self.heap.sampling();
-        if std::mem::take(&mut self.decays) {
-            if passed < SOONEST_DECAY_MS && sampling < LEAST_SAMPLED {
-                self.heap.sample(sampling + 1);
-            }
-            self.window_ms = passed.max(1);
-            (self.decayed_ms, self.sampled_ms) = (now, now);
-        } else if now - self.sampled_ms > LATEST_DECAY_MS && sampling > 0 {
-            self.heap.sample(sampling - 1);
-            self.sampled_ms = now;
-        }
-        self.window_ms = self.window_ms.max(now - self.decayed_ms);
-        self.scale.window_s = self.window_ms as f64 / 1000.0 / f64::from(1 << sampling);
-    }
-
     /// From which heat on an object is worth moving by itself, as it is touched.
     fn noted_from(&self) -> Option<u8> {
-        let heat = self.scale.hot_from.max(2);
-        let pays = self.rules.choice == Choice::CostBenefit && policy::pays(heat, &self.scale);
-        pays.then_some(heat)
+        self.classifier.pays_from().filter(|_| self.rules.choice == Choice::CostBenefit)
     }
 
     fn judge(
@@ -365,7 +326,7 @@ impl Consolidator {
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
         let chance = (self.random >> 11) as f64 / (1u64 << 53) as f64;
-        policy::judge(self.rules.choice, &situation, contents, &self.scale, chance)
+        policy::judge(self.rules.choice, &situation, contents, self.classifier.scale(), chance)
     }
 
     /// Begins with a victim, if it still is one now that it is known what of it is in memory.
@@ -375,20 +336,15 @@ impl Consolidator {
         let candidate = self.judge(index, contents, missing, self.heap.now_ms())?;
         self.heap.segment(index).change(State::Sealed, State::Evacuating);
         let kind = self.heap.segment(index).kind();
-        let hot_from = policy::hot_from(kind, &self.scale);
+        let hot_from = policy::hot_from(kind, self.classifier.scale());
         Some(Evacuation::begin(index, candidate.plan, hot_from))
     }
 
     /// The end of a round.
     fn rest(&mut self) {
         let moved = self.counters.moved_bytes - self.moved_before;
-        let little = (moved as f64) < self.counters.live_bytes as f64 * NEXT_TO_NOTHING;
-        let (first, longest) = (self.rules.pause, self.rules.longest_pause);
-        self.pause_ms = match little {
-            true => (self.pause_ms.max(1) * 2).min(longest.as_millis() as u64),
-            false => first.as_millis() as u64,
-        };
-        self.phase = Phase::Resting { until_ms: self.heap.now_ms() + self.pause_ms };
+        let pause_ms = self.pauses.after(moved, self.counters.live_bytes);
+        self.phase = Phase::Resting { until_ms: self.heap.now_ms() + pause_ms };
     }
 
     /// An emptied segment waits for readers from before.
@@ -419,5 +375,20 @@ impl Consolidator {
     /// Kind of the open segment by its number.
     pub(crate) fn kind_of(open: usize) -> Kind {
         if open == 0 { Kind::Hot } else { Kind::Cold }
+    }
+}
+
+impl Drop for Consolidator {
+    /// Open segments are sealed, so that the next consolidator finds them. The heap keeps what was
+    /// emptied and not given back yet for it.
+    fn drop(&mut self) {
+        for (index, used) in self.open.iter_mut().filter_map(Option::take) {
+            self.heap.segment(index).seal(used, self.heap.now_ms());
+        }
+        if let Phase::Emptying { at: Some(at), .. } = &self.phase {
+            self.heap.segment(at.index()).change(State::Evacuating, State::Sealed);
+        }
+        self.give_back();
+        self.heap.end_consolidation(std::mem::take(&mut self.limbo));
     }
 }

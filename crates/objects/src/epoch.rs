@@ -77,9 +77,14 @@ impl Reader {
         Guard { reader: self }
     }
 
+    /// Whether it is a reader of these epochs.
+    pub fn is_of(&self, epochs: &Arc<Epochs>) -> bool {
+        Arc::ptr_eq(&self.epochs, epochs)
+    }
+
     /// Ends the innermost reading begun by [`Reader::enter`] whose guard was forgotten: for
     /// callers without scopes, such as C. Does nothing outside.
-    pub fn leave(&self) {
+    pub(crate) fn leave(&self) {
         match self.depth.get() {
             0 => return,
             1 => self.announced.0.store(OUTSIDE, Ordering::Release),
@@ -99,6 +104,13 @@ impl Drop for Reader {
 /// Proof that its reader is inside.
 pub struct Guard<'reader> {
     reader: &'reader Reader,
+}
+
+impl Guard<'_> {
+    /// Whether its reader is of these epochs.
+    pub fn is_of(&self, epochs: &Arc<Epochs>) -> bool {
+        self.reader.is_of(epochs)
+    }
 }
 
 impl Drop for Guard<'_> {

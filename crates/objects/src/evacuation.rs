@@ -41,6 +41,11 @@ enum Visit {
 }
 
 impl Evacuation {
+    /// The segment.
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+
     /// Begins one, where objects of a heat of `hot_from` or more are hot.
     pub fn begin(index: u32, plan: Plan, hot_from: u8) -> Evacuation {
         Evacuation { index, plan, hot_from, next: 0, pass: 0, busy: 0, stuck: 0, moved: 0 }
@@ -142,7 +147,9 @@ impl Consolidator {
                 return Visit::Full;
             };
             let guard = self.guard(room, open);
-            let outcome = relocate.relocate(object, room, slice);
+            // SAFETY: the object is live and is freed by `moved` below at the soonest, and its
+            // segment stays till then; `reserve` gave the room to this consolidator alone.
+            let outcome = unsafe { relocate.relocate(object, room, slice) };
             if guard.is_some_and(|guard| {
                 // SAFETY: the granule after the room, written by `guard`, within the segment that
                 // only this consolidator fills.
@@ -197,7 +204,8 @@ impl Consolidator {
             self.breach(Misuse::FreedOldCopy);
         }
         if self.heap.settings().check_callbacks
-            && relocate.reference(room).is_some_and(|leads| leads == object.start)
+            // SAFETY: `relocate` said that it wrote the copy.
+            && unsafe { relocate.reference(room) }.is_some_and(|leads| leads == object.start)
         {
             self.breach(Misuse::KeptReference);
         }

@@ -1,22 +1,26 @@
 //! The heap: segments that are filled one after the other, and what is known of their objects.
 
 use crate::area::{Area, PAGE};
-use crate::epoch::{Epochs, Guard, Reader};
+use crate::epoch::{Epochs, Guard, Reader, Stamp};
 use crate::marks::{Bits, Clock, GRANULE, HEATS};
 use crate::relocate::Object;
 use crate::seen::{Seen, is_sampled};
 use crate::segment::{Kind, Segment, State};
 use crate::sync::Arc;
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Mutex;
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
 use std::time::Instant;
 
 /// Segments that only the relocator may take: one for each kind that it fills, and one more, so
 /// that it can always begin.
 const RESERVE: usize = 3;
+
+/// What is told of a reader that protects nothing here.
+const OTHER_HEAP: &str = "a reader of another heap: take one that `reader()` of this heap gave";
 
 /// What a heap is made of.
 #[derive(Clone, Debug)]
@@ -93,6 +97,11 @@ pub struct Heap {
     /// From this heat on, objects among cold ones are noted in `seen`.
     noted_from: AtomicU8,
     seen: Seen,
+    consolidated: AtomicBool,
+    /// Whether a structure has its objects here.
+    claimed: AtomicBool,
+    /// What consolidators emptied that are gone, and when; readers may still be there.
+    limbo: Mutex<VecDeque<(u32, Stamp)>>,
     settings: Settings,
 }
 
@@ -159,6 +168,9 @@ impl Heap {
             sampling: AtomicU32::new(0),
             noted_from: AtomicU8::new(NEVER),
             seen: Seen::default(),
+            consolidated: AtomicBool::new(false),
+            claimed: AtomicBool::new(false),
+            limbo: Mutex::default(),
             settings,
         })
     }
@@ -171,6 +183,14 @@ impl Heap {
     /// A reader for one thread, which protects what it reads from being given back.
     pub fn reader(&self) -> Reader {
         Epochs::reader(&self.epochs)
+    }
+
+    /// Begins to read with one of this heap's readers.
+    ///
+    /// Panics if the reader is another heap's: it would protect nothing here.
+    pub fn enter<'reader>(&self, reader: &'reader Reader) -> Guard<'reader> {
+        assert!(reader.is_of(&self.epochs), "{OTHER_HEAP}");
+        reader.enter()
     }
 
     /// Most bytes of an object: a quarter of a segment.
@@ -209,7 +229,12 @@ impl Heap {
     /// can be found, and once.
     ///
     /// Panics if the pointer is none of this heap's.
-    pub fn ready(&self, pointer: NonNull<u8>) {
+    ///
+    /// # Safety
+    /// [`Heap::allocate`] of this heap gave the pointer, and its bytes are written as the heap's
+    /// relocator reads them: a heap with a [`Map`](crate::structures::Map) or
+    /// [`Rows`](crate::rows::Rows) has no other objects.
+    pub unsafe fn ready(&self, pointer: NonNull<u8>) {
         self.live.set(self.granule(pointer));
     }
 
@@ -217,7 +242,10 @@ impl Heap {
     /// readable for those who are inside. An object that is not live is left alone and counted.
     ///
     /// Panics if the pointer is none of this heap's.
-    pub fn free(&self, pointer: NonNull<u8>) {
+    ///
+    /// # Safety
+    /// Nobody can find the object any more, and who found it before is inside.
+    pub unsafe fn free(&self, pointer: NonNull<u8>) {
         let granule = self.granule(pointer);
         let bytes = self.extent(granule);
         if self.live.clear(granule) {
@@ -245,7 +273,7 @@ impl Heap {
         if heat >= self.noted_from.load(Relaxed) {
             let segment = self.segment_of(granule);
             if segment.kind() != Kind::Hot && segment.state() == State::Sealed {
-                self.seen.push(granule);
+                self.seen.push(granule as u64);
             }
         }
     }
@@ -259,12 +287,18 @@ impl Heap {
 
     /// Keeps the memory around an object as it is after the guard has gone, for sending without a
     /// copy; its segment is not emptied meanwhile, or is not given back. Ends by [`Heap::unpin`].
-    pub fn pin(&self, pointer: NonNull<u8>, _inside: &Guard<'_>) {
+    ///
+    /// Panics if the guard is of another heap's reader: it would protect nothing here.
+    pub fn pin(&self, pointer: NonNull<u8>, inside: &Guard<'_>) {
+        assert!(inside.is_of(&self.epochs), "{OTHER_HEAP}");
         self.segment_of(self.granule(pointer)).pin();
     }
 
     /// Ends a pin. Panics if there is none.
-    pub fn unpin(&self, pointer: NonNull<u8>) {
+    ///
+    /// # Safety
+    /// The pin was this caller's, who does not look at the object any more.
+    pub unsafe fn unpin(&self, pointer: NonNull<u8>) {
         assert!(self.segment_of(self.granule(pointer)).unpin(), "unpinned more often than pinned");
     }
 
@@ -308,6 +342,37 @@ impl Heap {
 
     // ---- for the consolidator ----
 
+    /// A consolidator begins; false if there is one.
+    pub(crate) fn begin_consolidation(&self) -> bool {
+        !self.consolidated.swap(true, Acquire)
+    }
+
+    /// It ends, and leaves what it emptied to the next one.
+    pub(crate) fn end_consolidation(&self, limbo: VecDeque<(u32, Stamp)>) {
+        *self.limbo() = limbo;
+        self.consolidated.store(false, Release);
+    }
+
+    /// Emptied segments of the consolidator before.
+    pub(crate) fn take_limbo(&self) -> VecDeque<(u32, Stamp)> {
+        std::mem::take(&mut *self.limbo())
+    }
+
+    fn limbo(&self) -> std::sync::MutexGuard<'_, VecDeque<(u32, Stamp)>> {
+        self.limbo.lock().expect("no panic under this lock")
+    }
+
+    /// A structure takes the heap for its objects, for ever: what it leaves there stays its own.
+    /// Panics if one has.
+    pub(crate) fn claim(&self) {
+        assert!(!self.claimed.swap(true, Relaxed), "the heap has a structure already");
+    }
+
+    /// All segments that rest may be looked at.
+    pub(crate) fn wake(&self) {
+        self.segments.iter().for_each(Segment::wake);
+    }
+
     pub(crate) fn epochs(&self) -> &Epochs {
         &self.epochs
     }
@@ -334,6 +399,7 @@ impl Heap {
     /// An object that was noted, if it is still there, in a segment that is sealed and not hot.
     pub(crate) fn next_seen(&self) -> Option<Object> {
         while let Some(granule) = self.seen.pop() {
+            let granule = granule as usize;
             let segment = self.segment_of(granule);
             if segment.kind() != Kind::Hot
                 && segment.state() == State::Sealed
@@ -385,7 +451,7 @@ impl Heap {
     /// From now on it is live. Its end is marked first, so that whoever finds it knows its size.
     pub(crate) fn begin(&self, object: Object) {
         self.measure(object);
-        self.ready(object.start);
+        self.live.set(self.granule(object.start));
     }
 
     /// Marks where an object ends, and counts its bytes.
@@ -500,7 +566,8 @@ mod tests {
 
     fn new(heap: &Heap, bytes: usize) -> NonNull<u8> {
         let object = heap.allocate(bytes).unwrap();
-        heap.ready(object);
+        // SAFETY: of this heap; nothing reads its bytes.
+        unsafe { heap.ready(object) };
         object
     }
 
@@ -512,8 +579,11 @@ mod tests {
             objects.iter().map(|object| heap.extent(heap.granule(*object))).collect();
         assert_eq!(sizes, [16, 16, 32, 112]);
         assert_eq!(heap.usage().live_bytes, 176);
-        heap.free(objects[2]);
-        heap.free(objects[2]);
+        // SAFETY: nobody looks at it.
+        unsafe {
+            heap.free(objects[2]);
+            heap.free(objects[2]);
+        }
         assert_eq!((heap.usage().live_bytes, heap.double_frees()), (144, 1));
     }
 

@@ -8,19 +8,23 @@
 //!
 //! - [`Heap`]: segments, allocation, and what is known of objects, beside them.
 //! - [`Consolidator`]: which segments are emptied, when, and into what.
+//! - [`manager`]: the decisions alone, for programs that have segments of their own.
 //! - [`Reader`]: what a thread reads stays readable until it leaves.
-//! - [`structures`]: maps whose entries move.
+//! - [`structures`]: maps whose entries move; [`rows`]: a row store with transactions.
 
 mod area;
 mod c;
+mod classifier;
 mod consolidator;
 mod counters;
 pub mod epoch;
 mod evacuation;
 mod heap;
+pub mod manager;
 mod marks;
 mod policy;
 mod relocate;
+pub mod rows;
 mod seen;
 mod segment;
 mod slice;

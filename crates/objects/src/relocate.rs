@@ -33,19 +33,30 @@ pub enum Outcome {
     Immovable,
 }
 
-/// Moves objects: a program's part of consolidation. The contract is in `docs/moving-objects.md`.
-pub trait Relocate {
+/// Moves objects: a program's part of consolidation.
+///
+/// # Safety
+/// `relocate` and `reference` keep the contract of `docs/moving-objects.md`: above all, Moved is
+/// said only when every reference names a whole copy in the room, and the old copy stays as it is.
+pub unsafe trait Relocate {
     /// Copies the object into the room and makes every reference name the copy, or says why not.
     ///
     /// It is called inside [`Consolidator::step`](crate::Consolidator::step), on that thread. It
     /// must not free, allocate or wait; it takes locks by trying. The old copy stays as it is:
     /// readers may hold it, and the library frees it.
-    fn relocate(&mut self, object: Object, room: Object, slice: &Slice) -> Outcome;
+    ///
+    /// # Safety
+    /// The object is one of the heap that is ready, and its memory stays meanwhile. The room is the
+    /// callee's alone, is aligned to 16 bytes, and has its bytes.
+    unsafe fn relocate(&mut self, object: Object, room: Object, slice: &Slice) -> Outcome;
 
     /// Where the reference leads that `relocate` changed, found by the copy's key. Asked only while
     /// callbacks are checked, to tell of references that still name the old copy; `None` if it
     /// cannot be told.
-    fn reference(&mut self, _copy: Object) -> Option<NonNull<u8>> {
+    ///
+    /// # Safety
+    /// [`Relocate::relocate`] just wrote the copy.
+    unsafe fn reference(&mut self, _copy: Object) -> Option<NonNull<u8>> {
         None
     }
 }
@@ -54,10 +65,21 @@ pub trait Relocate {
 /// [`Relocate`]: gets the object, where to copy it, and the bytes that are there.
 ///
 /// The room always has what the object had, so false says that it cannot move now: Busy.
-pub struct Paper<F>(pub F);
+pub struct Paper<F>(F);
 
-impl<F: FnMut(NonNull<u8>, NonNull<u8>, usize) -> bool> Relocate for Paper<F> {
-    fn relocate(&mut self, object: Object, room: Object, _slice: &Slice) -> Outcome {
+impl<F: FnMut(NonNull<u8>, NonNull<u8>, usize) -> bool> Paper<F> {
+    /// With this callback.
+    ///
+    /// # Safety
+    /// It says true only when every reference names a whole copy in the room, as [`Relocate`] asks.
+    pub unsafe fn new(relocate: F) -> Paper<F> {
+        Paper(relocate)
+    }
+}
+
+// SAFETY: of who made it.
+unsafe impl<F: FnMut(NonNull<u8>, NonNull<u8>, usize) -> bool> Relocate for Paper<F> {
+    unsafe fn relocate(&mut self, object: Object, room: Object, _slice: &Slice) -> Outcome {
         match (self.0)(object.start, room.start, room.bytes) {
             true => Outcome::Moved { used: object.bytes },
             false => Outcome::Busy,

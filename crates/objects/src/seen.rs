@@ -8,7 +8,8 @@ use std::sync::atomic::Ordering::Relaxed;
 /// Objects that are kept; of more, the latest.
 const KEPT: usize = 256;
 
-/// A ring of granules, written by any thread and emptied by one. Some may be lost.
+/// A ring of numbers that name objects, written by any thread and emptied by one. Some may be lost.
+#[derive(Debug)]
 pub struct Seen {
     slots: [AtomicU64; KEPT],
     written: AtomicU64,
@@ -27,13 +28,19 @@ impl Default for Seen {
 
 impl Seen {
     /// Notes one.
-    pub fn push(&self, granule: usize) {
+    pub fn push(&self, object: u64) {
         let at = self.written.fetch_add(1, Relaxed) as usize;
-        self.slots[at % KEPT].store(granule as u64 + 1, Relaxed);
+        // Zero is an empty slot: of all numbers, the largest is lost.
+        self.slots[at % KEPT].store(object.wrapping_add(1), Relaxed);
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.read.load(Relaxed) >= self.written.load(Relaxed)
     }
 
     /// Takes one out.
-    pub fn pop(&self) -> Option<usize> {
+    pub fn pop(&self) -> Option<u64> {
         let written = self.written.load(Relaxed);
         let mut at = self.read.load(Relaxed).max(written.saturating_sub(KEPT as u64));
         let mut found = None;
@@ -42,7 +49,7 @@ impl Seen {
             at += 1;
         }
         self.read.store(at, Relaxed);
-        found.map(|granule| granule as usize)
+        found
     }
 }
 
@@ -64,10 +71,13 @@ mod tests {
     #[test]
     fn the_latest_are_kept() {
         let seen = Seen::default();
-        (0..KEPT * 3).for_each(|granule| seen.push(granule));
+        let kept = KEPT as u64;
+        (0..kept * 3).for_each(|object| seen.push(object));
         let found: Vec<_> = std::iter::from_fn(|| seen.pop()).collect();
-        assert_eq!(found, (KEPT * 2..KEPT * 3).collect::<Vec<_>>());
+        assert_eq!(found, (kept * 2..kept * 3).collect::<Vec<_>>());
+        assert!(seen.is_empty());
         seen.push(7);
+        assert!(!seen.is_empty());
         assert_eq!((seen.pop(), seen.pop()), (Some(7), None));
     }
 

@@ -152,6 +152,11 @@ impl Segment {
         self.rests_until_ms.store(now_ms.saturating_add(long), Relaxed);
     }
 
+    /// It rests no longer.
+    pub fn wake(&self) {
+        self.rests_until_ms.store(0, Relaxed);
+    }
+
     /// Somebody reads in it beyond epochs.
     pub fn pin(&self) {
         self.pins.fetch_add(1, Acquire);

@@ -1,8 +1,38 @@
-//! A limit on time and bytes, as a debt that shrinks while time passes.
+//! A limit on time and bytes, as a debt that shrinks while time passes; and how long to pause.
 
 use std::time::{Duration, Instant};
 
+/// A round moved next to nothing if it moved less than this share of all bytes.
+const NEXT_TO_NOTHING: f64 = 0.001;
+
+/// How long to pause from one round to the next: for longer each time while next to nothing moves.
+#[derive(Debug)]
+pub struct Pauses {
+    first_ms: u64,
+    longest_ms: u64,
+    now_ms: u64,
+}
+
+impl Pauses {
+    /// Pauses of that length while objects move, and up to the second when nothing pays.
+    pub fn new(first: Duration, longest: Duration) -> Pauses {
+        let first_ms = first.as_millis() as u64;
+        Pauses { first_ms, longest_ms: longest.as_millis() as u64, now_ms: first_ms }
+    }
+
+    /// The pause after a round that moved so many bytes of all, ms.
+    pub fn after(&mut self, moved: u64, all: u64) -> u64 {
+        let little = (moved as f64) < all as f64 * NEXT_TO_NOTHING;
+        self.now_ms = match little {
+            true => (self.now_ms.max(1) * 2).min(self.longest_ms),
+            false => self.first_ms,
+        };
+        self.now_ms
+    }
+}
+
 /// What was used beyond the share so far.
+#[derive(Debug)]
 pub struct Throttle {
     cpu_share: f64,
     bytes_per_s: f64,
@@ -42,6 +72,13 @@ impl Throttle {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pauses_grow_while_nothing_pays() {
+        let mut pauses = Pauses::new(Duration::from_secs(1), Duration::from_secs(3));
+        let found = [0, 0, 0, 500, 0].map(|moved| pauses.after(moved, 1000));
+        assert_eq!(found, [2000, 3000, 3000, 1000, 2000]);
+    }
 
     #[test]
     fn what_was_used_is_owed_until_its_share_of_time_has_passed() {

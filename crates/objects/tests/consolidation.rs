@@ -20,8 +20,9 @@ struct Table {
     asked: usize,
 }
 
-impl Relocate for Table {
-    fn relocate(&mut self, object: Object, room: Object, _slice: &Slice) -> Outcome {
+// SAFETY: copies whole objects, and changes the one reference.
+unsafe impl Relocate for Table {
+    unsafe fn relocate(&mut self, object: Object, room: Object, _slice: &Slice) -> Outcome {
         self.asked += 1;
         // SAFETY: objects of this test begin with a number; the room is as large.
         let number = unsafe {
@@ -66,7 +67,8 @@ fn case(choice: Choice, written: bool) -> Case {
             // SAFETY: ours alone, and large enough.
             unsafe { object.cast::<u64>().write(number as u64) };
         }
-        heap.ready(object);
+        // SAFETY: of this heap; what is not written is never read.
+        unsafe { heap.ready(object) };
         object
     };
     let table = Table { references: (0..OBJECTS).map(new).collect(), asked: 0 };
@@ -163,7 +165,7 @@ fn the_papers_callback_works_as_it_is() {
     let Case { heap, mut table, mut consolidator, order } = case(Choice::Greedy, true);
     order.iter().take(OBJECTS / 8).for_each(|object| heap.rank(table.references[*object], 3));
     let references = &mut table.references;
-    let mut relocate = Paper(|object: NonNull<u8>, room: NonNull<u8>, bytes: usize| {
+    let relocate = |object: NonNull<u8>, room: NonNull<u8>, bytes: usize| {
         // SAFETY: as in `Table`.
         let number = unsafe {
             room.copy_from_nonoverlapping(object, bytes);
@@ -175,7 +177,9 @@ fn the_papers_callback_works_as_it_is() {
         }
         references[number] = room;
         true
-    });
+    };
+    // SAFETY: it says true only where the reference names a whole copy.
+    let mut relocate = unsafe { Paper::new(relocate) };
     while consolidator.step(&mut relocate, Duration::from_millis(5)) != Progress::Resting {}
     assert!(consolidator.counters().moved > 1000 && consolidator.counters().busy > 0);
     assert_eq!(heap.usage().live_bytes, (OBJECTS * BYTES) as u64);
@@ -188,7 +192,8 @@ fn memory_waits_for_readers_and_pins() {
     let old = case.table.references[case.order[0]];
     // Most of each segment dies, so that what is left is rewritten.
     for number in (0..OBJECTS).filter(|number| number % 4 != 0 && *number != case.order[0]) {
-        case.heap.free(case.table.references[number]);
+        // SAFETY: nobody looks at it any more.
+        unsafe { case.heap.free(case.table.references[number]) };
     }
     let guard = reader.enter();
     case.heap.pin(old, &guard);
@@ -197,8 +202,31 @@ fn memory_waits_for_readers_and_pins() {
     drop(guard);
     case.settle();
     assert!(case.heap.usage().segment_bytes < held / 2, "readers are gone");
-    // SAFETY: pinned, so still as it was.
-    assert_eq!(unsafe { old.cast::<u64>().read() }, case.order[0] as u64);
-    case.heap.unpin(old);
+    // SAFETY: pinned, so still as it was; then it is not looked at any more.
+    unsafe {
+        assert_eq!(old.cast::<u64>().read(), case.order[0] as u64);
+        case.heap.unpin(old);
+    }
     case.settle();
+}
+
+#[test]
+fn what_one_consolidator_emptied_the_next_one_gives_back() {
+    let case = case(Choice::CostBenefit, true);
+    let Case { heap, mut table, mut consolidator, order } = case;
+    let reader = heap.reader();
+    for number in order.iter().filter(|number| **number % 4 != 0) {
+        // SAFETY: nobody looks at it any more.
+        unsafe { heap.free(table.references[*number]) };
+    }
+    let guard = reader.enter();
+    consolidator.wake();
+    while consolidator.step(&mut table, Duration::from_millis(5)) != Progress::Resting {}
+    let held = heap.usage().segment_bytes;
+    drop(consolidator);
+    assert_eq!(heap.usage().segment_bytes, held, "a reader is there");
+    drop(guard);
+    let mut next = Consolidator::new(heap.clone(), rules(Choice::CostBenefit));
+    next.step(&mut table, Duration::ZERO);
+    assert!(heap.usage().segment_bytes < held / 2, "the reader is gone");
 }

@@ -1,5 +1,6 @@
 //! The protocol between a reader, a writer in place and the relocator, with every order of their
-//! steps (loom): `RUSTFLAGS="--cfg loom" cargo test -p terrace-objects --test protocol --release`.
+//! steps (loom): `RUSTFLAGS="--cfg loom" cargo test -p terrace-objects --test protocol`, as `make
+//! test` runs it.
 //!
 //! It runs the library's own epochs and locks. An object is a cell of loom's, which fails the test
 //! where one thread reads what another writes: so memory that is given back while somebody reads

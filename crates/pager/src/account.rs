@@ -2,141 +2,18 @@
 //! for the report.
 //!
 //! Steered by our own counters and scans, never by a control group's usage, which contains page
-//! cache (`facts/traps.md`). Between scans, resident pages are estimated from the process's
-//! anonymous memory (/proc/self/statm): what changed since the last scan and is not pools or
-//! overhead is taken for managed memory.
+//! cache: what a program writes to files would take its memory away. Between scans, resident pages
+//! are estimated from the process's anonymous memory (/proc/self/statm): what changed since the
+//! last scan and is not pools or overhead is taken for managed memory.
 
-use crate::kept::Kept;
-use crate::lock::Lock;
+use crate::budget_status::BudgetStatus;
 use crate::pager::{Mode, Pager};
+use crate::pages::table::REGION;
 use crate::stats::TierPage;
-use crate::sys::{self, Fd, PAGE, Run};
-use crate::table::REGION;
-use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::*};
-use terrace_policy::victims::{Expectation, Reason, RegionView};
+use std::sync::atomic::Ordering::*;
+use terrace_os::{self as sys, Fd, PAGE, Run};
+use terrace_policy::victims::{Expectation, RegionView};
 use terrace_tiers::Tier;
-
-/// Counters that every thread of ours may change.
-pub(crate) struct Account {
-    /// Managed pages in DRAM; an estimate between scans.
-    pub resident_pages: AtomicI64,
-    /// Our own metadata, buffers and allocations, bytes, at the last scan.
-    pub overhead_bytes: AtomicU64,
-    /// The budget now; `u64::MAX` without one.
-    pub budget_bytes: AtomicU64,
-    /// What a forked child has until `terrace run` assigns it a share; `u64::MAX` in a program
-    /// that was executed.
-    interim_bytes: AtomicU64,
-    /// Forks in a row, none longer than [`FORKS_IN_A_ROW_NS`] after the one before; and when the
-    /// last one was.
-    forks: AtomicU32,
-    forked_ns: AtomicU64,
-    pub promoted_pages: AtomicU64,
-    pub demoted_pages: AtomicU64,
-    /// By [`Reason`].
-    pub demoted_for: [AtomicU64; Reason::ALL.len()],
-    /// Evicted pages that had not changed since they were restored, so that nothing was compressed.
-    pub unchanged_pages: AtomicU64,
-    /// Promoted pages that the program asked for ahead of a fault.
-    pub ahead_pages: AtomicU64,
-    /// Pages promoted from far memory because they are hot.
-    pub hot_pages: AtomicU64,
-    /// Pages promoted because there is room for them.
-    pub room_pages: AtomicU64,
-    pub failed_moves: AtomicU64,
-    /// The last error of UFFDIO_MOVE; 0 without one.
-    pub move_error: AtomicU64,
-    /// Regions that became huge pages, and such as were split again.
-    pub huge_made: AtomicU64,
-    pub huge_split: AtomicU64,
-    /// Pages found shared with a child since the last scan.
-    pub shared_tries: AtomicU64,
-    pub stall_ns: AtomicU64,
-    /// When all pages were looked at last, ms.
-    pub scanned_ms: AtomicU64,
-    /// The schedstat files of our threads.
-    threads: Lock<Vec<Fd>>,
-}
-
-impl Account {
-    pub fn new() -> Self {
-        Account {
-            resident_pages: AtomicI64::new(0),
-            overhead_bytes: AtomicU64::new(0),
-            budget_bytes: AtomicU64::new(u64::MAX),
-            interim_bytes: AtomicU64::new(u64::MAX),
-            forks: AtomicU32::new(0),
-            forked_ns: AtomicU64::new(0),
-            promoted_pages: AtomicU64::new(0),
-            demoted_pages: AtomicU64::new(0),
-            demoted_for: [const { AtomicU64::new(0) }; Reason::ALL.len()],
-            unchanged_pages: AtomicU64::new(0),
-            ahead_pages: AtomicU64::new(0),
-            hot_pages: AtomicU64::new(0),
-            room_pages: AtomicU64::new(0),
-            failed_moves: AtomicU64::new(0),
-            move_error: AtomicU64::new(0),
-            huge_made: AtomicU64::new(0),
-            huge_split: AtomicU64::new(0),
-            shared_tries: AtomicU64::new(0),
-            stall_ns: AtomicU64::new(0),
-            scanned_ms: AtomicU64::new(0),
-            threads: Lock::new(Vec::new()),
-        }
-    }
-
-    /// Managed pages in DRAM.
-    pub fn resident(&self) -> u64 {
-        self.resident_pages.load(Relaxed).max(0) as u64
-    }
-
-    /// The calling thread's CPU time is ours.
-    pub fn count_this_thread(&self) {
-        if let Ok(schedstat) = sys::open("/proc/thread-self/schedstat\0", libc::O_RDONLY, 0) {
-            self.threads.lock().push(schedstat);
-        }
-    }
-
-    /// CPU time of our threads so far.
-    fn cpu_ns(&self) -> u64 {
-        self.threads
-            .lock()
-            .iter()
-            .filter_map(|fd| sys::ran_and_waited_ns(*fd))
-            .map(|(ran_ns, _)| ran_ns)
-            .sum()
-    }
-
-    /// In a fork's child: our threads are gone, and the child's story begins.
-    ///
-    /// # Safety
-    /// As for [`Lock::reset_after_fork`].
-    pub unsafe fn reset_after_fork(&self) {
-        // SAFETY: the caller's promise.
-        unsafe { self.threads.reset_after_fork() };
-        self.threads.lock().clear();
-        let moves = [
-            &self.promoted_pages,
-            &self.demoted_pages,
-            &self.unchanged_pages,
-            &self.ahead_pages,
-            &self.failed_moves,
-        ];
-        moves
-            .into_iter()
-            .chain([
-                &self.shared_tries,
-                &self.stall_ns,
-                &self.hot_pages,
-                &self.room_pages,
-                &self.move_error,
-                &self.huge_made,
-                &self.huge_split,
-            ])
-            .chain(&self.demoted_for)
-            .for_each(|counter| counter.store(0, Relaxed));
-    }
-}
 
 impl Pager {
     /// What of the run's budget this process may have. `terrace run` assigns the shares; without a
@@ -144,7 +21,7 @@ impl Pager {
     fn share_of_budget(&self, touched_max_bytes: u64) -> u64 {
         let whole = self.settings.dram.budget_bytes(touched_max_bytes);
         if whole == u64::MAX || self.settings.run_dir.is_none() {
-            return whole;
+            return whole.min(self.account.assigned_bytes.load(Relaxed));
         }
         let page = self.stats();
         match page.map_or(0, |page| page.share_bytes.load(Acquire)) {
@@ -261,7 +138,7 @@ pub(crate) struct Measure {
     overhead: Mean,
     unmanaged: Mean,
     tiers: Vec<(Mean, Mean)>,
-    kept: Kept,
+    kept: BudgetStatus,
     peak_physical_bytes: u64,
     published_ns: u64,
     runs: Box<[Run]>,
@@ -326,7 +203,7 @@ impl Measure {
             overhead: Mean::default(),
             unmanaged: Mean::default(),
             tiers: pager.tiers.iter().map(|_| Default::default()).collect(),
-            kept: Kept::default(),
+            kept: BudgetStatus::default(),
             peak_physical_bytes: 0,
             published_ns: 0,
             runs: vec![Run::default(); 1024].into(),
@@ -392,7 +269,7 @@ impl Measure {
                 // so not after each of many small ranges.
                 if since_pause >= PAUSE_PAGES {
                     since_pause = 0;
-                    pager.let_others_run();
+                    pager.yield_if_due();
                 }
             }
         }
@@ -583,8 +460,8 @@ impl Measure {
         page.over_budget_ms.store((self.kept.over_s() * 1000.0) as u64, Relaxed);
         page.far_over_budget_ms.store((self.kept.far_over_s() * 1000.0) as u64, Relaxed);
         page.floor_ms.store((self.kept.floor_s() * 1000.0) as u64, Relaxed);
-        page.shared_pages.store(self.shared_pages, Relaxed);
-        page.cpu_ns.store(cpu_ns, Relaxed);
+        account.shared_pages.store(self.shared_pages, Relaxed);
+        account.cpu_ns.store(cpu_ns, Relaxed);
         for (index, (tier, field)) in pager.tiers.iter().zip(&page.tiers).enumerate() {
             let (logical, physical) = &self.tiers[index];
             publish_tier(field, tier, logical.over(seconds), physical.over(seconds));
@@ -604,21 +481,7 @@ impl Pager {
     pub fn tell_counts(&self) {
         let Some(page) = self.stats() else { return };
         let account = &self.account;
-        page.promoted_pages.store(account.promoted_pages.load(Relaxed), Relaxed);
-        page.demoted_pages.store(account.demoted_pages.load(Relaxed), Relaxed);
-        page.demoted_for
-            .iter()
-            .zip(&account.demoted_for)
-            .for_each(|(told, counted)| told.store(counted.load(Relaxed), Relaxed));
-        page.unchanged_pages.store(account.unchanged_pages.load(Relaxed), Relaxed);
-        page.hot_pages.store(account.hot_pages.load(Relaxed), Relaxed);
-        page.room_pages.store(account.room_pages.load(Relaxed), Relaxed);
-        page.huge_made.store(account.huge_made.load(Relaxed), Relaxed);
-        page.huge_split.store(account.huge_split.load(Relaxed), Relaxed);
-        page.ahead_pages.store(account.ahead_pages.load(Relaxed), Relaxed);
-        page.failed_moves.store(account.failed_moves.load(Relaxed), Relaxed);
-        page.move_error.store(account.move_error.load(Relaxed), Relaxed);
-        page.stall_ns.store(account.stall_ns.load(Relaxed), Relaxed);
+        page.counts.write(&account.counts.read());
         for (index, (tier, field)) in self.tiers.iter().zip(&page.tiers).enumerate() {
             field
                 .pages
@@ -629,10 +492,12 @@ impl Pager {
     }
 }
 
-/// Anonymous memory of this process, but for managed pages in far memory; 0 if that cannot be read.
+/// Anonymous memory of this process, but for managed pages and pools in far memory; 0 if that
+/// cannot be read.
 fn near_anonymous_bytes(pager: &Pager) -> u64 {
     let all = sys::anonymous_bytes(pager.descriptors.statm.load(Relaxed)).unwrap_or(0);
-    all.saturating_sub(pager.far_pages() * PAGE as u64)
+    let pools: u64 = pager.tiers.iter().map(Tier::far_pool_bytes).sum();
+    all.saturating_sub(pager.far_pages() * PAGE as u64 + pools)
 }
 
 /// DRAM in which files of tiers are: physical, but no anonymous memory of this process.

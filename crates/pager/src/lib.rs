@@ -9,22 +9,11 @@
 //! waits for it; whatever is missing, the program runs on.
 
 mod account;
-mod ahead;
-mod auto;
-mod companion;
-mod dma;
-mod events;
+pub mod backoff;
+pub mod budget_status;
+mod counters;
 mod evict;
-mod far;
-mod fault_cost;
-mod following;
-pub mod fork;
-mod handler;
-mod huge;
-pub mod injection;
-pub mod kept;
-mod lesson;
-pub mod lock;
+mod fault;
 pub mod locking;
 pub mod memory;
 #[cfg(test)]
@@ -32,32 +21,23 @@ mod model_test;
 mod mover;
 pub mod moves;
 pub mod pager;
-mod patience;
-mod probation;
-pub mod quiet;
-pub mod ranges;
-mod readahead;
-mod recall;
-pub mod rehearsal;
+mod pages;
+pub mod seccomp_probe;
 pub mod settings;
 #[cfg(test)]
 mod simulation;
-pub mod space;
-mod staging;
 pub mod stats;
 mod stats_file;
-mod streams;
-mod swapping;
-pub mod sys;
-pub mod table;
-mod tasks;
-mod timers;
+mod stats_line;
+mod threads;
 pub mod trace;
 pub mod unreached;
 #[cfg(test)]
 mod verify_test;
-pub mod word;
+pub mod windows;
 
 pub use pager::{Figures, Host, Mode, Pager, TierFigures};
+pub use pages::{lock, ranges, table, word};
 pub use terrace_policy::victims::Expectation;
-pub use timers::is_own_thread;
+pub use threads::fork;
+pub use threads::timers::is_own_thread;

@@ -4,16 +4,16 @@
 //! The kernel compares all that is mapped with the limit, and then locks all of it. So where it
 //! refuses, and what the program itself has is within the limit, the program's mappings are locked
 //! one by one; and where it agrees, what is the library's is unlocked again. The program's own are
-//! its mappings outside of the library's ranges ([`crate::space`]), and what the allocator has
+//! its mappings outside of the library's ranges ([`terrace_os::space`]), and what the allocator has
 //! handed out to it, which is managed.
 //!
 //! With MCL_FUTURE the kernel locks what the program maps from then on, and counts it, as ever. The
 //! heap is made accessible rather than mapped, so what it hands out is locked here.
 
 use crate::pager::Pager;
-use crate::space::{self, LOCKS_NEW_MAPPINGS};
-use crate::sys::{self, Errno, PAGE};
 use std::sync::atomic::{AtomicBool, Ordering::*};
+use terrace_os::space::{self, LOCKS_NEW_MAPPINGS};
+use terrace_os::{self as sys, Errno, PAGE};
 
 /// The program asked for MCL_ONFAULT with it.
 static ONLY_ON_FAULT: AtomicBool = AtomicBool::new(false);

@@ -6,13 +6,13 @@
 //! holds a lock.
 
 use crate::pager::{LEND_STAGING, Pager, TAKE_STAGING};
-use crate::ranges::{Attributes, Range};
+use crate::pages::ranges::{Attributes, Range};
+use crate::pages::table::{Entry, REGION, REGION_PAGES};
+use crate::pages::word::{Snapshot, State};
 use crate::settings::Eviction;
-use crate::sys::{self, Errno, PAGE, SignalsBlocked};
-use crate::table::{Entry, REGION, REGION_PAGES};
-use crate::word::{Snapshot, State};
 use std::sync::atomic::Ordering::*;
 use std::time::Duration;
+use terrace_os::{self as sys, Errno, PAGE, SignalsBlocked};
 use terrace_policy::victims::{Expectation, RETURNS_MAX};
 use terrace_tiers::Location;
 
@@ -29,7 +29,7 @@ const WAIT_FROM: usize = 256 << 10;
 /// How often everything is restored in vain before the companion ends all the same.
 const RETIRE_ROUNDS: usize = 100;
 
-/// Whether the kernel tells of the memory call that is to be made (see [`crate::events`]).
+/// Whether the kernel tells of the memory call that is to be made (see [`crate::fault::events`]).
 enum Told {
     Yes,
     No,
@@ -254,7 +254,7 @@ impl Pager {
         let result = act(start, end - start);
         let done = is_done(&result);
         if done {
-            let is_kept = |address: &usize| entry.word(*address).load().is(State::Kept);
+            let is_kept = |address: &usize| entry.word(*address).load().is(State::Cached);
             pages_within(entry, start, end)
                 .filter(is_kept)
                 .for_each(|address| self.drop_copy(entry, address, Snapshot(0)));
@@ -286,7 +286,7 @@ impl Pager {
         loop {
             let found = word.load();
             match found.state() {
-                Some(State::Resident | State::Kept) => return false,
+                Some(State::Resident | State::Cached) => return false,
                 Some(State::Evicted) => {
                     if word.transition(found, found.with(State::Restoring, found.payload())).is_ok()
                     {
@@ -636,7 +636,7 @@ impl Pager {
     /// Brings a part of managed memory back and keeps it in DRAM from now on, with the pages that
     /// it lies in: for what the kernel itself changes at moments when it does not wait for a
     /// handler. The kernel's mappings stay as they are.
-    pub fn keep(&self, start: usize, len: usize) {
+    pub fn pin_for_kernel(&self, start: usize, len: usize) {
         let (start, end) = whole_pages(start, len);
         self.with_regions(start, end - start, Told::No, |entries| {
             if entries.iter().any(|entry| self.has_pages_out(entry, start, end)) {
@@ -667,7 +667,7 @@ impl Pager {
     }
 
     /// Runs `f` with the locks of the range's regions that have a record, in address order, and
-    /// keeps the mover out of the others too ([`crate::table`] says how). Before
+    /// keeps the mover out of the others too ([`crate::pages::table`] says how). Before
     /// [`crate::Mode::Starting`] there is no mover (see `Pager::start`).
     fn with_regions<R>(
         &self,
@@ -757,7 +757,7 @@ impl Pager {
                         // A probe's page: the mover finds the word changed and lets the slot go.
                         Some(State::Staged) => word.transition(found, Snapshot(0)).is_ok(),
                         Some(State::Evicted) => self.drop_evicted(entry, address),
-                        Some(State::Kept) => {
+                        Some(State::Cached) => {
                             self.drop_copy(entry, address, Snapshot(0));
                             false
                         }

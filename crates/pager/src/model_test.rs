@@ -1,17 +1,25 @@
 //! The pager against the plainest model of memory: an array of page contents. Real mappings, real
 //! userfaultfds, real evictions; run as root or with another right to userfaultfd.
 
-use crate::evict::{Evictor, Wish};
-use crate::handler::Tools;
+use crate::evict::{EvictRequest, Evictor};
+use crate::fault::buffers::Tools;
 use crate::pager::{Host, Mode, Pager};
+use crate::pages::table::REGION;
+use crate::pages::word::State;
 use crate::settings::{Dram, Settings};
-use crate::sys::{self, PAGE};
-use crate::table::REGION;
-use crate::word::State;
 use proptest::prelude::*;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering::*};
+use std::sync::{OnceLock, PoisonError, RwLock, RwLockReadGuard};
+use terrace_os::{self as sys, PAGE};
 use terrace_policy::victims::PRESSURE_MAX;
+
+/// Written to while a child lives that shares this process's pages.
+static FORKS: RwLock<()> = RwLock::new(());
+
+/// For a test that counts what was evicted: the kernel moves no page that a child shares.
+pub(crate) fn without_forks() -> RwLockReadGuard<'static, ()> {
+    FORKS.read().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// No library around the pager.
 pub(crate) const HOST: Host = Host {
@@ -172,7 +180,7 @@ impl World {
                 let taken = self.evictor.evict(
                     self.pager,
                     entry,
-                    Wish { pages, pressure: PRESSURE_MAX, anything: true, tier, from },
+                    EvictRequest { pages, pressure: PRESSURE_MAX, anything: true, tier, from },
                 );
                 EVICTED.fetch_add(taken.evicted, Relaxed);
             }
@@ -183,7 +191,7 @@ impl World {
             Op::EndProbes => self.evictor.end_probes(self.pager, u64::MAX / 2, |_, _, _, _| ()),
             Op::Densify { region } => {
                 let entry = self.pager.table.get_or_create(self.base + region * REGION).unwrap();
-                self.evictor.densify(self.pager, entry);
+                self.evictor.recompress_densest(self.pager, entry);
             }
             Op::Discard { from, pages } => {
                 let (start, len, which) = self.span(from, pages);
@@ -260,6 +268,7 @@ impl World {
             pages.into_iter().all(|page| same(self.page(page), &self.model[page]))
         };
         assert!(reads_right(before));
+        let alone = FORKS.write().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: the child calls nothing but the pager, memory reads and _exit.
         let child = unsafe { libc::fork() };
         if child == 0 {
@@ -280,6 +289,7 @@ impl World {
         let mut status = 0;
         // SAFETY: waits for our own child.
         unsafe { libc::waitpid(child, &mut status, 0) };
+        drop(alone);
         assert_eq!(
             status, 0,
             "the child saw other data than its parent, or kept stored what it had read"

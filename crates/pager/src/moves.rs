@@ -6,10 +6,7 @@
 //! ([`Ring`](crate::stats::Ring)); without `--moves` nothing is written, and the ring takes no
 //! memory.
 
-use crate::pager::Pager;
-use crate::sys::{self, PAGE};
-use crate::table::REGION;
-use std::sync::atomic::Ordering::Relaxed;
+use crate::pages::table::REGION;
 use terrace_policy::placement;
 use terrace_policy::victims;
 
@@ -32,12 +29,12 @@ pub struct Moved {
     /// one.
     pub to: u8,
     /// Why.
-    pub why: Why,
+    pub why: MoveReason,
 }
 
 /// Why something moved.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Why {
+pub enum MoveReason {
     /// Room was needed, or somebody said that it is not.
     Victim {
         /// What the hand saw in the pages.
@@ -67,15 +64,15 @@ impl Moved {
     /// As it goes through the ring.
     pub fn to_words(self) -> [u64; MOVE_WORDS] {
         let (class, kind, detail) = match self.why {
-            Why::Victim { reason, heat, pressure } => {
+            MoveReason::Victim { reason, heat, pressure } => {
                 (VICTIM, reason as u8, [heat.unwrap_or(f32::NAN).to_bits(), pressure])
             }
-            Why::Placed(reason) => {
+            MoveReason::Placed(reason) => {
                 let (kind, detail) = reason.to_numbers();
                 (PLACED, kind, detail)
             }
-            Why::Touched => (TOUCHED, 0, [0; 2]),
-            Why::Room => (ROOM, 0, [0; 2]),
+            MoveReason::Touched => (TOUCHED, 0, [0; 2]),
+            MoveReason::Room => (ROOM, 0, [0; 2]),
         };
         let [low, high] = self.pages.to_le_bytes();
         let what = u64::from_le_bytes([
@@ -99,11 +96,15 @@ impl Moved {
             VICTIM => {
                 let heat = f32::from_bits(detail[0]);
                 let reason = *victims::Reason::ALL.get(usize::from(kind))?;
-                Why::Victim { reason, heat: (!heat.is_nan()).then_some(heat), pressure: detail[1] }
+                MoveReason::Victim {
+                    reason,
+                    heat: (!heat.is_nan()).then_some(heat),
+                    pressure: detail[1],
+                }
             }
-            PLACED => Why::Placed(placement::Reason::from_numbers(kind, detail)?),
-            TOUCHED => Why::Touched,
-            ROOM => Why::Room,
+            PLACED => MoveReason::Placed(placement::Reason::from_numbers(kind, detail)?),
+            TOUCHED => MoveReason::Touched,
+            ROOM => MoveReason::Room,
             _ => return None,
         };
         let from = (from != SEVERAL_TIERS).then_some(from);
@@ -118,49 +119,7 @@ impl Moved {
     }
 }
 
-impl Pager {
-    /// So many pages of the region at `address` moved. Nothing but a few stores, and without
-    /// `--moves` not even that.
-    pub(crate) fn list_move(
-        &self,
-        address: usize,
-        pages: u64,
-        from: Option<usize>,
-        to: usize,
-        why: Why,
-    ) {
-        if !self.settings.moves || pages == 0 {
-            return;
-        }
-        let Some(ring) = self.move_ring().filter(|_| !self.said.no_moves.load(Relaxed)) else {
-            return;
-        };
-        let pages = pages.min(u64::from(u16::MAX)) as u16;
-        ring.write(
-            &Moved {
-                at_ns: sys::now_ns(),
-                address,
-                pages,
-                from: from.map(|tier| tier as u8),
-                to: to as u8,
-                why,
-            }
-            .to_words(),
-        );
-    }
-
-    /// Before the first of them: the lack of memory is met here, not in a store.
-    pub(crate) fn prepare_move_ring(&self) {
-        let Some(ring) = self.move_ring().filter(|_| self.settings.moves) else { return };
-        let (start, len) = (std::ptr::from_ref(ring) as usize, size_of_val(ring));
-        let from = start / PAGE * PAGE;
-        if sys::populate_for_writing(from, (start + len).next_multiple_of(PAGE) - from).is_err() {
-            self.say_once(&self.said.no_moves, "moves are not listed: there is no memory for them");
-        }
-    }
-}
-
-/// The region at an address, as a unit of [`Why::Placed`].
+/// The region at an address, as a unit of [`MoveReason::Placed`].
 pub fn unit_of(address: usize) -> placement::UnitId {
     (address / REGION) as placement::UnitId
 }
@@ -181,7 +140,7 @@ mod tests {
         let victims = victims::Reason::ALL
             .into_iter()
             .zip(heats.into_iter().cycle())
-            .map(|(reason, heat)| Why::Victim { reason, heat, pressure: 12 });
+            .map(|(reason, heat)| MoveReason::Victim { reason, heat, pressure: 12 });
         let placed = [
             placement::Reason::Hot { bin: 15, hot: 9 },
             placement::Reason::Cold { bin: 1, warm: 7 },
@@ -193,7 +152,10 @@ mod tests {
             placement::Reason::Idle,
             placement::Reason::Foretold { accesses: 7 },
         ];
-        for why in victims.chain(placed.map(Why::Placed)).chain([Why::Touched, Why::Room]) {
+        for why in victims
+            .chain(placed.map(MoveReason::Placed))
+            .chain([MoveReason::Touched, MoveReason::Room])
+        {
             for (from, to) in [(None, 0), (Some(0), 2), (Some(7), 1)] {
                 let moved =
                     Moved { at_ns: u64::MAX, address: 0x7fff_ffe0_0000, pages: 512, from, to, why };

@@ -1,40 +1,43 @@
 //! One process's pager: what it is made of, and how it starts.
 //!
 //! Nothing runs until the program holds enough memory to be worth it (see `count_committed`). Then
-//! the *companion* is made ([`crate::companion`]), a process that shares the program's memory. Its
+//! the *companion* is made ([`crate::threads::companion`]), a process that shares the program's memory. Its
 //! first thread, the *keeper*, opens what is needed and makes the others: one *handler* for each
 //! userfaultfd, the *mover*, and a *watcher* that ends the companion with the program. None of
 //! these threads touches or allocates managed memory, ever.
 
-use crate::account::Account;
-use crate::ahead::Ahead;
-use crate::companion::{Companion, slot};
-use crate::events::Events;
-use crate::fault_cost::FaultCost;
-use crate::following::Threads;
-use crate::fork::ForkState;
-use crate::lock::{Gate, Lock};
+use crate::counters::Account;
+use crate::fault::buffers::Tools;
+use crate::fault::event_queue::Events;
+use crate::fault::fault_cost::FaultCost;
+use crate::fault::following::Threads;
+use crate::fault::run_tools::Ahead;
 use crate::moves::MOVE_WORDS;
-use crate::probation::Probation;
-use crate::ranges::Ranges;
-use crate::rehearsal::{rehearse, rehearse_confinement};
+use crate::pages::lock::{Gate, Lock};
+use crate::pages::probation::Probation;
+use crate::pages::ranges::Ranges;
+use crate::pages::shards::{SHARD_SHIFT, SHARDS_MAX};
+use crate::pages::staging::{STAGING_PAGES, Staging};
+use crate::pages::table::Table;
+use crate::seccomp_probe::{probe, probe_confinement};
 use crate::settings::{Dram, Eviction, MIN_BUDGET_BYTES, Settings, Stress};
-use crate::space::Span;
-use crate::staging::{STAGING_PAGES, Staging};
 use crate::stats::{
     self, InterruptRing, MOVE_SLOTS, Ring, SampleRing, State, StatsFile, StatsPage,
 };
-use crate::stats_file::StatsLine;
-use crate::sys::{self, Errno, Fd, PAGE, SignalsBlocked};
-use crate::table::Table;
-use crate::timers::TimerThread;
-use crate::trace::Trace;
+use crate::stats_line::StatsLine;
+use crate::threads::fork_notes::ForkState;
+use crate::threads::stacks::Companion;
+use crate::threads::timer_thread::TimerThread;
+use crate::trace::{FaultTimes, Trace};
+use crate::windows::{ROW_SLOTS, ROW_WORDS};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use std::time::Duration;
+use terrace_os::space::Span;
+use terrace_os::{self as sys, Errno, Fd, PAGE, SignalsBlocked};
 use terrace_tiers::{
-    DramMedium, EXTENT_BYTES, FileMedium, Medium, MediumKind, Node, PoolError, Tier, TierKind,
-    TierSpec, parse_tiers,
+    DramMedium, EXTENT_BYTES, FileMedium, Medium, MediumKind, Node, Open, PoolError, Tier,
+    TierKind, TierSpec, parse_tiers,
 };
 
 /// What the pager needs of the library around it.
@@ -67,6 +70,8 @@ pub struct Host {
 pub struct Figures {
     /// The limit for managed memory in DRAM, by what is touched now.
     pub budget_bytes: u64,
+    /// For how long threads have waited for memory so far, ns.
+    pub stall_ns: u64,
     /// Managed memory that was touched, in DRAM or not.
     pub touched_bytes: u64,
     /// The tiers below DRAM.
@@ -88,16 +93,10 @@ pub struct TierFigures {
     pub restore_p99_ns: u64,
 }
 
-/// Handlers and userfaultfds at most. One is enough for one faulting thread; more than CPUs never
-/// help.
-pub const SHARDS_MAX: usize = 8;
-/// Neighbouring addresses of this size share a userfaultfd, so that registered ranges can merge.
-pub(crate) const SHARD_SHIFT: u32 = 26;
-
 /// Less than this is not worth our threads, however small the process's share of the budget.
 pub const START_MIN_BYTES: usize = 8 << 20;
 
-/// So much of the pool's range is reserved from the start: see [`crate::space`].
+/// So much of the pool's range is reserved from the start: see [`terrace_os::space`].
 const POOL_RESERVED: usize = 128 << 20;
 
 /// What runs.
@@ -135,27 +134,27 @@ pub struct Pager {
     pub(crate) staging: Staging,
     pub(crate) stats: StatsLine,
     pub(crate) descriptors: Descriptors,
-    pub(crate) mover: MoverLine,
+    pub(crate) mover: MoverControl,
     pub(crate) probation: Probation,
     pub(crate) trace: Trace,
     pub(crate) ahead: Ahead,
     /// The keeper restores.
-    pub(crate) service: RangeLine,
+    pub(crate) service: RangeRequest,
     mode: AtomicU32,
     frozen: AtomicBool,
-    pub(crate) said: Said,
+    pub(crate) warned: Warned,
     /// `vm.max_map_count`.
     pub(crate) mappings_max: AtomicUsize,
     /// The page with which handlers are let go (see `dismiss_handlers`); 0 until then.
-    farewell: AtomicUsize,
+    shutdown_page: AtomicUsize,
     /// Bytes under management, touched or not.
     pub(crate) committed: AtomicUsize,
     /// So many of them are worth starting for, at most.
     start_at: usize,
     /// The kernel tells which pages of registered memory were written (before 6.7 it does not).
     pub(crate) watches: AtomicBool,
-    /// A seccomp filter, if there is one, lets us work: see [`crate::rehearsal`].
-    rehearsed: AtomicBool,
+    /// A seccomp filter, if there is one, lets us work: see [`crate::seccomp_probe`].
+    probed: AtomicBool,
     /// A forked child under `--no-children`: what was evicted when it was forked still comes back,
     /// nothing more leaves.
     pub(crate) restores_only: AtomicBool,
@@ -163,7 +162,7 @@ pub struct Pager {
 
 /// What is said once only.
 #[derive(Default)]
-pub(crate) struct Said {
+pub(crate) struct Warned {
     /// There is no memory for restored pages, for now.
     pub restore_waits: AtomicBool,
     /// There is no memory for compressed pages.
@@ -206,7 +205,7 @@ impl Descriptors {
 
 /// How others reach the mover.
 #[derive(Default)]
-pub(crate) struct MoverLine {
+pub(crate) struct MoverControl {
     /// Counts calls; the mover sleeps on it.
     pub calls: AtomicU32,
     /// Counts batches done; who waits for room sleeps on it.
@@ -215,21 +214,22 @@ pub(crate) struct MoverLine {
     pub waiting: AtomicU32,
     /// Threads of ours that touch a page of the program's just now: see [`Pager::touch_page`].
     pub touching: AtomicU32,
-    /// How it stands to the program's threads: `Standing` in mover.rs; until when beside them
-    /// (CLOCK_MONOTONIC, ns; 0 without a mover); and the program's nice value.
-    pub standing: AtomicU32,
-    pub stays_beside: AtomicU64,
+    /// Its priority among the program's threads: `Priority` in mover/priority.rs.
+    pub priority: AtomicU32,
+    /// Until when that stays normal (CLOCK_MONOTONIC, ns); 0 without a mover.
+    pub normal_until_ns: AtomicU64,
+    /// The program's nice value.
     pub own_nice: AtomicI32,
     /// What it keeps free below the budget, bytes.
-    pub headroom: AtomicU64,
+    pub low_watermark: AtomicU64,
     /// See [`Pager::page_out`].
-    pub page_out: RangeLine,
+    pub page_out: RangeRequest,
     /// A page that comes back after no more than this is back soon, ms. See
     /// [`terrace_policy::victims::returned`].
     pub soon_ms: AtomicU64,
-    /// Bytes that somebody waits for beyond the headroom.
+    /// Bytes that a thread waits for beyond the low watermark.
     pub demand: AtomicU64,
-    /// See [`crate::fork`].
+    /// See [`crate::threads::fork`].
     pub pause: AtomicU32,
     /// Nothing can be evicted at present; waiting for room is pointless.
     pub at_floor: AtomicBool,
@@ -240,7 +240,7 @@ pub(crate) struct MoverLine {
 
 /// How a thread of the program has one of ours do something to a range, and waits for it.
 #[derive(Default)]
-pub(crate) struct RangeLine {
+pub(crate) struct RangeRequest {
     /// Held by the one who asks.
     pub asking: Lock<()>,
     pub start: AtomicUsize,
@@ -267,7 +267,7 @@ const SPLIT: u32 = 8;
 /// A request to the keeper: end the fault handlers, then end itself.
 const RETIRE: u32 = 7;
 
-impl RangeLine {
+impl RangeRequest {
     /// Asks for `what` and waits until it is done, or until nobody is there to do it (`alive`).
     pub fn ask(
         &self,
@@ -328,18 +328,22 @@ impl Pager {
         }
         // Room for four times the machine's memory: managed memory beyond that stays in DRAM.
         let machine_bytes = machine_memory_bytes();
-        let regions = (machine_bytes * 4 / crate::table::REGION as u64).clamp(4096, 1 << 22) as u32;
+        let regions =
+            (machine_bytes * 4 / crate::pages::table::REGION as u64).clamp(4096, 1 << 22) as u32;
         let space =
             |e: Errno| format!("cannot reserve address space ({e}): raise the limit (ulimit -v)");
         let table = Table::new(regions).map_err(space)?;
         let pool_bytes = (machine_bytes as usize * 2).next_multiple_of(EXTENT_BYTES);
-        let pool = Span::new(pool_bytes, POOL_RESERVED).map_err(space)?;
-        // SAFETY: a part of the range that the medium opens once, in whole extents.
-        let open = Box::new(move |start, bytes| unsafe { pool.open(start, bytes) });
-        // SAFETY: the range was made here for this medium alone.
-        let medium = unsafe { DramMedium::over(pool.start, pool_bytes, open) };
-        let medium: Arc<DramMedium> = Arc::new(medium.map_err(|e| e.to_string())?);
-        let tiers: Vec<Tier> = specs.into_iter().map(|spec| tier(spec, medium.clone())).collect();
+        let shared = memory(pool_bytes, None)?;
+        let of_spec = |spec: TierSpec| match &spec.kind {
+            TierKind::Compressed { medium: MediumKind::Node { node }, .. } => {
+                let far = memory(pool_bytes, Some(*node))?;
+                Ok(tier(spec, far))
+            }
+            _ => Ok(tier(spec, shared.clone())),
+        };
+        let mut tiers = specs.into_iter().map(of_spec).collect::<Result<Vec<Tier>, String>>()?;
+        Tier::share_codecs(&mut tiers);
         let start_at = match (settings.stress, settings.dram) {
             (Stress::Off, Dram::Bytes(bytes)) => (bytes / 2).min(MIN_BUDGET_BYTES * 3 / 4) as usize,
             (Stress::Off, _) => (MIN_BUDGET_BYTES * 3 / 4) as usize,
@@ -371,18 +375,18 @@ impl Pager {
                 pagemap: AtomicI32::new(-1),
                 statm: AtomicI32::new(-1),
             },
-            mover: MoverLine::default(),
+            mover: MoverControl::default(),
             probation: Probation::default(),
-            service: RangeLine::default(),
+            service: RangeRequest::default(),
             mode: AtomicU32::new(Mode::Off as u32),
             frozen: AtomicBool::new(false),
-            said: Said::default(),
+            warned: Warned::default(),
             mappings_max: AtomicUsize::new(0),
-            farewell: AtomicUsize::new(0),
+            shutdown_page: AtomicUsize::new(0),
             committed: AtomicUsize::new(0),
             start_at,
             watches: AtomicBool::new(false),
-            rehearsed: AtomicBool::new(false),
+            probed: AtomicBool::new(false),
             restores_only: AtomicBool::new(false),
         };
         let pager: &'static Pager = Box::leak(Box::new(pager));
@@ -439,13 +443,14 @@ impl Pager {
     }
 
     /// Whether what a seccomp filter allows is known.
-    pub(crate) fn is_rehearsed(&self) -> bool {
-        self.rehearsed.load(Acquire)
+    pub(crate) fn is_probed(&self) -> bool {
+        self.probed.load(Acquire)
     }
 
     fn has_purpose(&self) -> bool {
         self.settings.dram != Dram::Unlimited
             || self.settings.observe
+            || self.settings.placement.model().is_some()
             || self.settings.stress != Stress::Off
             || self.settings.run_dir.is_some()
     }
@@ -454,7 +459,9 @@ impl Pager {
     pub(crate) fn moves(&self) -> bool {
         !self.settings.observe
             && self.tiers.len() > 1
-            && (self.settings.dram != Dram::Unlimited || self.settings.stress != Stress::Off)
+            && (self.settings.dram != Dram::Unlimited
+                || self.settings.placement.model().is_some()
+                || self.settings.stress != Stress::Off)
     }
 
     /// Makes the companion, unless that was done. Called by a thread of the program, which must
@@ -557,6 +564,11 @@ impl Pager {
         self.stats_file().map(|file| &file.moves)
     }
 
+    /// Where windows of the placement model are told of.
+    pub(crate) fn window_ring(&self) -> Option<&Ring<ROW_SLOTS, ROW_WORDS>> {
+        self.stats_file().map(|file| &file.windows)
+    }
+
     fn stats_file(&self) -> Option<&StatsFile> {
         // SAFETY: null, or private memory of this size that is never unmapped while in use (see
         // `open_stats`).
@@ -574,7 +586,7 @@ impl Pager {
 
     /// Says something that is no failure of ours, at most once: on standard error and as the
     /// report's note.
-    pub(crate) fn say_once(&self, said: &AtomicBool, text: &str) {
+    pub(crate) fn warn_once(&self, said: &AtomicBool, text: &str) {
         if said.swap(true, Relaxed) {
             return;
         }
@@ -589,7 +601,7 @@ impl Pager {
 
     /// A page could not be stored: it stays in DRAM.
     pub(crate) fn no_room(&self, error: &PoolError) {
-        self.say_once(&self.said.no_room, &format!("pages stay in DRAM: {error}"));
+        self.warn_once(&self.warned.no_room, &format!("pages stay in DRAM: {error}"));
     }
 
     /// Going on would hand the program wrong bytes: the one case in which we end it.
@@ -648,6 +660,12 @@ impl Pager {
         self.account.resident() * PAGE as u64 + pools + self.account.overhead_bytes.load(Relaxed)
     }
 
+    /// Has a program that has the pager linked in lower its own budget, until the next call: to so
+    /// many bytes, never above what the settings allow. `u64::MAX` for that alone.
+    pub fn limit(&self, bytes: u64) {
+        self.account.assigned_bytes.store(bytes.max(1), Relaxed);
+    }
+
     /// What a program that has the pager linked in may tell of it.
     pub fn figures(&self) -> Figures {
         let touched_bytes = self.touched_bytes();
@@ -658,8 +676,10 @@ impl Pager {
             faults: tier.stats.faults(),
             restore_p99_ns: tier.stats.restore_quantile_ns(0.99),
         });
+        let assigned = self.account.assigned_bytes.load(Relaxed);
         Figures {
-            budget_bytes: self.settings.dram.budget_bytes(touched_bytes),
+            budget_bytes: self.settings.dram.budget_bytes(touched_bytes).min(assigned),
+            stall_ns: self.account.stall_ns.load(Relaxed),
             touched_bytes,
             tiers: tiers.collect(),
         }
@@ -704,6 +724,7 @@ impl Pager {
                 break;
             }
             if !called {
+                self.account.room_waits.fetch_add(1, Relaxed);
                 self.call_mover();
                 called = true;
             }
@@ -800,7 +821,7 @@ impl Pager {
     }
 
     /// What the keeper does for the rest of its life.
-    pub(crate) fn serve(&'static self, mut tools: crate::handler::Tools) {
+    pub(crate) fn serve(&'static self, mut tools: Tools) {
         loop {
             if let Some((RETIRE, ..)) = self.service.asked() {
                 self.dismiss_handlers();
@@ -813,7 +834,7 @@ impl Pager {
     }
 
     /// Does what the keeper was asked, if it was.
-    pub(crate) fn serve_one(&self, tools: &mut crate::handler::Tools) -> bool {
+    pub(crate) fn serve_one(&self, tools: &mut Tools) -> bool {
         let Some((what, start, end)) = self.service.asked() else { return false };
         let staging = self.descriptors.staging.load(Relaxed);
         match what {
@@ -822,8 +843,9 @@ impl Pager {
                     // A range of several shards is each one's in part only: asked for in pieces
                     // that are one's own.
                     for (from, to) in shard_pieces(start, end) {
-                        let _ =
-                            patiently(|| sys::uffd_unregister(uffd.load(Relaxed), from, to - from));
+                        let _ = with_retries(|| {
+                            sys::uffd_unregister(uffd.load(Relaxed), from, to - from)
+                        });
                     }
                 }
             }
@@ -831,7 +853,7 @@ impl Pager {
             LEND_STAGING | TAKE_STAGING if staging < 0 => self.staging.empty(0, STAGING_PAGES),
             LEND_STAGING => self.staging.unregister(staging),
             TAKE_STAGING => {
-                if let Err(e) = patiently(|| self.staging.register(staging)) {
+                if let Err(e) = with_retries(|| self.staging.register(staging)) {
                     self.freeze(&format!("staging cannot be registered again ({e})"));
                 }
             }
@@ -872,11 +894,11 @@ impl Pager {
     fn dismiss_handlers(&self) {
         let handlers = self.descriptors.shards.load(Acquire);
         let Ok(page) = sys::reserve(PAGE) else { return };
-        self.farewell.store(page, Release);
+        self.shutdown_page.store(page, Release);
         for uffd in self.descriptors.uffds[..handlers].iter().map(|uffd| uffd.load(Acquire)) {
-            if patiently(|| sys::uffd_register(uffd, page, PAGE, false)).is_ok() {
+            if with_retries(|| sys::uffd_register(uffd, page, PAGE, false)).is_ok() {
                 sys::peek(page, &mut [0]);
-                let _ = patiently(|| sys::uffd_unregister(uffd, page, PAGE));
+                let _ = with_retries(|| sys::uffd_unregister(uffd, page, PAGE));
                 // SAFETY: the page is this function's.
                 unsafe { sys::empty(page, PAGE) };
             }
@@ -884,14 +906,16 @@ impl Pager {
     }
 
     /// Whether a fault is the handler's call to end.
-    pub(crate) fn is_farewell(&self, address: usize) -> bool {
-        address == self.farewell.load(Acquire)
+    pub(crate) fn is_shutdown_page(&self, address: usize) -> bool {
+        address == self.shutdown_page.load(Acquire)
     }
 
-    fn restore_all_of(&self, start: usize, end: usize, tools: &mut crate::handler::Tools) {
+    fn restore_all_of(&self, start: usize, end: usize, tools: &mut Tools) {
         for entry in self.table.overlapping(start, end) {
             let base = entry.region.address();
-            for address in (start.max(base)..end.min(base + crate::table::REGION)).step_by(PAGE) {
+            for address in
+                (start.max(base)..end.min(base + crate::pages::table::REGION)).step_by(PAGE)
+            {
                 if !entry.word(address).load().is_present() {
                     self.restore_now(address, tools);
                 }
@@ -904,12 +928,12 @@ impl Pager {
         let table = &self.descriptors;
         // A forked child has what its parent was allowed; a filter that the program loads meanwhile
         // ends all this first.
-        if !self.rehearsed.load(Relaxed) {
+        if !self.probed.load(Relaxed) {
             let directories: Vec<&str> =
                 self.tiers.iter().filter_map(Tier::files).map(|files| files.directory()).collect();
-            rehearse(&directories, self.far().is_some())?;
-            self.companion.set_may_hold(rehearse_confinement());
-            self.rehearsed.store(true, Release);
+            probe(&directories, self.far().is_some())?;
+            self.companion.set_may_hold(probe_confinement());
+            self.probed.store(true, Release);
         }
         sys::leave_descriptor_table(self.inherited_descriptors()).map_err(|e| {
             format!("cannot leave the program's descriptor table ({e}): all memory stays in DRAM")
@@ -969,7 +993,7 @@ impl Pager {
         if self.settings.evict == Eviction::Move {
             let staging = open()?;
             agree(staging)?;
-            patiently(|| self.staging.register(staging)).map_err(|e| {
+            with_retries(|| self.staging.register(staging)).map_err(|e| {
                 format!("userfaultfd refuses registration ({e}): all memory stays in DRAM")
             })?;
             table.staging.store(staging, Release);
@@ -1042,7 +1066,7 @@ impl Pager {
                         self.write_protects(),
                     )
                 };
-                match patiently(register) {
+                match with_retries(register) {
                     Ok(()) => sys::keep_from_children(start, end - start),
                     // MADV_DONTFORK by an instruction of the program's own: the child has no such
                     // memory.
@@ -1060,7 +1084,7 @@ impl Pager {
 }
 
 /// Registers or unregisters what must be: a kernel short of memory is asked again for a second.
-fn patiently(register: impl Fn() -> Result<(), Errno>) -> Result<(), Errno> {
+fn with_retries(register: impl Fn() -> Result<(), Errno>) -> Result<(), Errno> {
     for _ in 0..100 {
         match register() {
             Err(Errno::ENOMEM) => sys::sleep(Duration::from_millis(10)),
@@ -1070,7 +1094,25 @@ fn patiently(register: impl Fn() -> Result<(), Errno>) -> Result<(), Errno> {
     register()
 }
 
-/// A tier as it is asked for; `memory` is what tiers in memory share.
+/// Memory for pools, of a node if one is named: addresses so far.
+fn memory(bytes: usize, node: Option<u32>) -> Result<Arc<dyn Medium>, String> {
+    let space =
+        |e: Errno| format!("cannot reserve address space ({e}): raise the limit (ulimit -v)");
+    let pool = Span::new(bytes, POOL_RESERVED).map_err(space)?;
+    let start = pool.start;
+    let open: Open = Box::new(move |start, bytes| {
+        // SAFETY: a part of the range that the medium opens once, in whole extents.
+        unsafe { pool.open(start, bytes) }?;
+        // Where that is refused the memory is the nearest: slower or faster, and as good.
+        let _ = node.map(|node| sys::prefer_node(start, bytes, node));
+        Ok(())
+    });
+    // SAFETY: the range was made here for this medium alone.
+    let medium = unsafe { DramMedium::over(start, bytes, open) };
+    Ok(Arc::new(medium.map_err(|e| e.to_string())?))
+}
+
+/// A tier as it is asked for; `memory` is what its pool is in, if that is memory.
 fn tier(spec: TierSpec, memory: Arc<dyn Medium>) -> Tier {
     match &spec.kind {
         TierKind::Compressed { medium: MediumKind::File { directory }, .. } => {
@@ -1082,9 +1124,7 @@ fn tier(spec: TierSpec, memory: Arc<dyn Medium>) -> Tier {
             Tier::in_node(spec, node)
         }
         TierKind::Swap => Tier::in_swap(spec),
-        TierKind::Compressed { medium: MediumKind::Dram, .. } | TierKind::Dram => {
-            Tier::new(spec, memory)
-        }
+        TierKind::Compressed { .. } | TierKind::Dram => Tier::new(spec, memory),
     }
 }
 
@@ -1113,13 +1153,6 @@ pub(crate) fn first_number(path: &str) -> Option<u64> {
     digits.fold(None, |n: Option<u64>, b| Some(n.unwrap_or(0) * 10 + u64::from(b - b'0')))
 }
 
-/// What every thread of the companion does first.
-pub(crate) fn thread_begins(pager: &Pager, name: &std::ffi::CStr) {
-    (pager.host.enter_internal)();
-    sys::block_all_signals();
-    sys::name_thread(name);
-}
-
 impl Pager {
     /// Confines the calling thread of the companion, which has opened all that it needs: see
     /// `sys/confine.rs`. Tiers in files, far memory and the kernel's swap open files while they
@@ -1135,22 +1168,6 @@ impl Pager {
             let _ = sys::confine_thread(self.descriptors.program.load(Relaxed));
         }
     }
-}
-
-/// A fault handler.
-pub(crate) fn handler_main(pager: &'static Pager, slot: usize) -> ! {
-    thread_begins(pager, c"terrace-fault");
-    pager.account.count_this_thread();
-    pager.handle_faults(slot - slot::HANDLERS);
-    sys::end_thread()
-}
-
-/// The mover.
-pub(crate) fn mover_main(pager: &'static Pager, _slot: usize) -> ! {
-    thread_begins(pager, c"terrace-mover");
-    pager.account.count_this_thread();
-    crate::mover::run(pager);
-    sys::end_thread()
 }
 
 impl Pager {
@@ -1170,6 +1187,12 @@ impl Pager {
         }
     }
 
+    /// The times of the last fault on the page at `address`, if it was traced and no other has
+    /// taken its place.
+    pub fn fault_times(&self, address: usize) -> Option<FaultTimes> {
+        self.trace.times_of(address)
+    }
+
     /// The names of all tiers.
     pub fn tier_names(&self) -> impl Iterator<Item = &str> {
         self.tiers.iter().map(|tier| tier.spec.name.as_str())
@@ -1184,29 +1207,6 @@ impl Pager {
             page.pid.load(Relaxed),
             page.started_ns.load(Relaxed)
         ))
-    }
-
-    /// In a fork's child, before anything is started: our threads are gone, our descriptors too.
-    pub(crate) fn forget_threads(&self) {
-        // A child inherits no locks on memory.
-        crate::locking::forget_future();
-        let table = &self.descriptors;
-        for fd in
-            table.uffds.iter().chain([&table.staging, &table.pagemap, &table.statm, &table.program])
-        {
-            fd.store(-1, Relaxed);
-        }
-        table.shards.store(0, Relaxed);
-        self.mover.pause.store(0, Relaxed);
-        self.mover.waiting.store(0, Relaxed);
-        self.mover.demand.store(0, Relaxed);
-        self.mover.stays_beside.store(0, Relaxed);
-        self.mover.retired.store(false, Relaxed);
-        self.mover.running.store(false, Relaxed);
-        self.mover.at_floor.store(false, Relaxed);
-        self.service.asked.store(0, Relaxed);
-        self.mover.page_out.asked.store(0, Relaxed);
-        self.set_mode(Mode::Off);
     }
 }
 

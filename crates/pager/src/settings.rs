@@ -5,10 +5,14 @@
 //! said in one line and the program runs on unmanaged, because a library must never stop the
 //! program it lives in.
 
-use crate::injection::Injection;
 use std::fmt;
 use std::str::FromStr;
-use terrace_policy::live::NAMES;
+use terrace_os::injection::Injection;
+use terrace_policy::live;
+use terrace_policy::tiering;
+
+/// Most tiers that a list may have.
+pub const MAX_TIERS: usize = 8;
 
 /// The limit for managed memory in DRAM (`--dram`).
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -25,6 +29,10 @@ pub enum Dram {
 /// The least budget that a share can come to: below it a process is not worth managing (design,
 /// Words: budget).
 pub const MIN_BUDGET_BYTES: u64 = 64 << 20;
+
+/// A budget of so many bytes or more is none. Processes of a run whose limit follows a slowdown
+/// have this one until they are assigned another.
+pub const NO_BUDGET: u64 = 1 << 62;
 
 impl Dram {
     /// The budget in bytes for a program that has touched at most `touched_max_bytes` at a time.
@@ -152,8 +160,7 @@ pub enum Eviction {
     /// UFFDIO_MOVE (Linux 6.8): the kernel refuses pages that a device may write to.
     Move,
     /// Write-protect, copy, discard (Linux 5.7). What a device writes into a page meanwhile is
-    /// lost, so it is opt-in and ends for good when a sign of such input and output is seen
-    /// (`facts/traps.md`).
+    /// lost, so it is opt-in and ends for good when a sign of such input and output is seen.
     WriteProtect,
 }
 
@@ -226,7 +233,7 @@ impl Policy {
 
     /// Whether samples would change what it does.
     pub fn uses_samples(self) -> bool {
-        self.0 != "faults"
+        live::by_name(self.0).is_some_and(|policy| policy.uses_samples)
     }
 
     /// Whether it knows less than it should without them. From compressed tiers pages come back by
@@ -239,7 +246,7 @@ impl Policy {
 
 impl Default for Policy {
     fn default() -> Self {
-        Policy(NAMES[0])
+        Policy(live::NAMES[0])
     }
 }
 
@@ -247,9 +254,9 @@ impl FromStr for Policy {
     type Err = SettingError;
 
     fn from_str(text: &str) -> Result<Self, SettingError> {
-        let known = NAMES.iter().find(|name| **name == text.trim());
+        let known = live::NAMES.iter().find(|name| **name == text.trim());
         known.map(|name| Policy(name)).ok_or_else(|| {
-            SettingError(format!("`{text}` is no policy: write one of {}", NAMES.join(", ")))
+            SettingError(format!("`{text}` is no policy: write one of {}", live::NAMES.join(", ")))
         })
     }
 }
@@ -257,6 +264,155 @@ impl FromStr for Policy {
 impl fmt::Display for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.0)
+    }
+}
+
+/// The model that places every region over the tiers at each window's end (`--placement`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Placement {
+    /// None, unless `--knob` is given.
+    #[default]
+    Auto,
+    /// None: pages leave DRAM where a budget asks for it.
+    Off,
+    /// The model of this name, one of [`tiering::NAMES`].
+    Model(&'static str),
+}
+
+impl Placement {
+    /// The model's name, if there is one.
+    pub fn model(self) -> Option<&'static str> {
+        match self {
+            Placement::Model(name) => Some(name),
+            Placement::Auto | Placement::Off => None,
+        }
+    }
+}
+
+impl FromStr for Placement {
+    type Err = SettingError;
+
+    fn from_str(text: &str) -> Result<Self, SettingError> {
+        let text = text.trim();
+        let known = tiering::NAMES.iter().find(|name| **name == text);
+        match (text, known) {
+            ("auto", _) => Ok(Placement::Auto),
+            ("off", _) => Ok(Placement::Off),
+            (_, Some(name)) => Ok(Placement::Model(name)),
+            _ => Err(SettingError(format!(
+                "`{text}` is no placement model: write off or one of {}",
+                tiering::NAMES.join(", ")
+            ))),
+        }
+    }
+}
+
+impl fmt::Display for Placement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Placement::Auto => "auto",
+            Placement::Off => "off",
+            Placement::Model(name) => name,
+        })
+    }
+}
+
+/// How much the placement model saves (`--knob`): 1 is all speed, 0 all saving.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Knob(pub f64);
+
+impl Default for Knob {
+    /// TierScape's middle setting (§8.3).
+    fn default() -> Self {
+        Knob(0.5)
+    }
+}
+
+impl FromStr for Knob {
+    type Err = SettingError;
+
+    fn from_str(text: &str) -> Result<Self, SettingError> {
+        match text.trim().parse() {
+            Ok(knob) if (0.0..=1.0).contains(&knob) => Ok(Knob(knob)),
+            _ => Err(SettingError(format!(
+                "`{text}` is no knob: write a number from 0 (all saving) to 1 (all speed), such as 0.5"
+            ))),
+        }
+    }
+}
+
+impl fmt::Display for Knob {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Time after which the placement model plans again (`--window`), in ms: 0.5 s to 10 minutes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window(pub u64);
+
+impl Window {
+    /// The window of so many ms, where that is one.
+    pub fn of_ms(ms: u64) -> Option<Window> {
+        (500..=600_000).contains(&ms).then_some(Window(ms))
+    }
+}
+
+impl Default for Window {
+    fn default() -> Self {
+        Window(5_000)
+    }
+}
+
+impl FromStr for Window {
+    type Err = SettingError;
+
+    fn from_str(text: &str) -> Result<Self, SettingError> {
+        let seconds: Option<f64> = text.trim().trim_end_matches('s').trim_end().parse().ok();
+        match seconds {
+            Some(seconds) if (0.5..=600.0).contains(&seconds) => {
+                Ok(Window((seconds * 1000.0).round() as u64))
+            }
+            _ => Err(SettingError(format!(
+                "`{text}` is no window: write 0.5 to 600 seconds, such as 5s"
+            ))),
+        }
+    }
+}
+
+impl fmt::Display for Window {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}s", self.0 as f64 / 1000.0)
+    }
+}
+
+/// Price of a byte in files, DRAM's being 1, for the placement model; `terrace run` has the table.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct FilePrice(pub f64);
+
+impl Default for FilePrice {
+    /// June 2026: NVMe flash to DDR5.
+    fn default() -> Self {
+        FilePrice(0.025)
+    }
+}
+
+impl FromStr for FilePrice {
+    type Err = SettingError;
+
+    fn from_str(text: &str) -> Result<Self, SettingError> {
+        match text.trim().parse() {
+            Ok(price) if (0.0..=100.0).contains(&price) => Ok(FilePrice(price)),
+            _ => Err(SettingError(format!(
+                "`{text}` is no price: write what a byte in a file costs, 0 to 100 (DRAM's is 1)"
+            ))),
+        }
+    }
+}
+
+impl fmt::Display for FilePrice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
     }
 }
 
@@ -330,7 +486,7 @@ impl fmt::Display for Zones {
 pub struct ContextDepth(pub u8);
 
 impl Default for ContextDepth {
-    /// 2 to 4 separate all that 10 do (`facts/allocator.md`, §2).
+    /// 4: deeper contexts separate little more (`terrace-bench contexts`).
     fn default() -> Self {
         ContextDepth(4)
     }
@@ -361,181 +517,422 @@ impl fmt::Display for ContextDepth {
     }
 }
 
-/// Everything one process's Terrace is told.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Settings {
-    /// `--dram`, in the environment as `TERRACE_DRAM`.
-    pub dram: Dram,
-    /// `--tiers`, as `TERRACE_TIERS`; parsed by `terrace_tiers::spec`.
-    pub tiers: String,
-    /// `--observe`, as `TERRACE_OBSERVE=1`: measure and report, move nothing.
-    pub observe: bool,
-    /// `--strict`, as `TERRACE_STRICT=1`: refuse to run (exit status 125) where the memory cannot
-    /// be managed.
-    pub strict: bool,
-    /// `--evict`, as `TERRACE_EVICT`.
-    pub evict: Eviction,
-    /// `--policy`, as `TERRACE_POLICY`: one of [`terrace_policy::live::NAMES`].
-    pub policy: Policy,
-    /// `--huge-pages`, as `TERRACE_HUGE_PAGES`.
-    pub huge_pages: HugePages,
-    /// `--allocator`, as `TERRACE_ALLOCATOR`.
-    pub allocator: Allocator,
-    /// `--zones`, as `TERRACE_ZONES`.
-    pub zones: Zones,
-    /// `--context-depth`, as `TERRACE_CONTEXT_DEPTH`.
-    pub context_depth: ContextDepth,
-    /// Whether it is told which callers' objects are where and how hot: `TERRACE_SITES=1`, which
-    /// `terrace run` sets where objects go by context and samples are taken.
-    pub sites: bool,
-    /// Threads of the program are interrupted by timers while `terrace run` wants that (`--sampler
-    /// timer`).
-    pub timers: bool,
-    /// Whether each move is told of (`moves.rs`): `TERRACE_MOVES=1`, which `terrace run --moves`
-    /// sets.
-    pub moves: bool,
-    /// `--verify`, as `TERRACE_VERIFY=1`: decompress and compare every page when it is stored,
-    /// while the original is still there.
-    pub verify: bool,
-    /// `--no-children` turns it off, as `TERRACE_CHILDREN=0`: only the program that `terrace run`
-    /// starts is managed.
-    pub children: bool,
-    /// `TERRACE_RUN_PID`: the process that is `terrace run`. Its child is the program itself,
-    /// whatever that executes.
-    pub run_pid: Option<u32>,
-    /// `TERRACE_STRESS`: see [`Stress`].
-    pub stress: Stress,
-    /// `TERRACE_INJECT`: see [`Injection`].
-    pub inject: Option<Injection>,
-    /// `TERRACE_TRACE_FAULTS=1`: measure the steps of faults and evictions.
-    pub trace_faults: bool,
-    /// `TERRACE_RUN_DIR`: the private directory in which each process of a run puts its statistics
-    /// page.
-    pub run_dir: Option<String>,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Settings {
-            dram: Dram::Unlimited,
-            tiers: DEFAULT_TIERS.into(),
-            observe: false,
-            strict: false,
-            evict: Eviction::Move,
-            policy: Policy::default(),
-            huge_pages: HugePages::Off,
-            allocator: Allocator::default(),
-            zones: Zones::default(),
-            context_depth: ContextDepth::default(),
-            sites: false,
-            timers: false,
-            moves: false,
-            verify: false,
-            children: true,
-            run_pid: None,
-            stress: Stress::Off,
-            inject: None,
-            trace_faults: false,
-            run_dir: None,
-        }
-    }
-}
-
 /// `--tiers` when nothing is said: lz4 for what leaves DRAM first, zstd for what lz4 alone cannot
 /// bring under the budget.
 pub const DEFAULT_TIERS: &str = "dram,lz4,zstd:1";
 
-impl Settings {
-    /// Reads the settings out of an environment; `get` answers a variable's value.
-    pub fn from_environment(get: impl Fn(&str) -> Option<String>) -> Result<Self, SettingError> {
-        let mut settings = Settings::default();
-        if let Some(text) = get("TERRACE_DRAM") {
-            settings.dram = text.parse()?;
+/// The table of settings. `terrace run` makes of each row a flag (clap's argument is the row's
+/// documentation and `#[arg]`), a key of its file, what `terrace config show` says, the manual page,
+/// the completions and docs/reference/settings.md; the library makes of each row with a variable a
+/// field of [`Settings`](crate::settings::Settings), which comes through the environment.
+///
+/// A row is `KEY: TYPE, default (VALUE), variable "NAME", file KIND "WHAT IS EXPECTED";`.
+/// - A setting that only the command acts on has no variable. Its default may be `none`.
+/// - `command (VALUE)` behind the default is what the command has where that differs.
+/// - `KIND` is how it is written in a file: `text`, `number`, `number_or_word`, `float`, `boolean`,
+///   `file` or `tiers`, which are functions of the command's `Reader`.
+///
+/// Below `@inside` are settings that nobody writes: what `terrace run` tells the library beside
+/// those above (`variable`), and what tests and developers put into the environment themselves,
+/// which programs inherit as it is (`inherited`).
+///
+/// The rows are handed to the macro `$then`, in whose place the names in them are looked up.
+#[macro_export]
+macro_rules! settings_table {
+    ($then:ident) => {
+        $then! {
+            /// The limit for the managed memory of all processes together in DRAM: a size (512M,
+            /// 4G: powers of 1024), a share of what the program has touched at most (60%), or
+            /// `unlimited` [default: unlimited]
+            #[arg(long, value_name = "SIZE|PCT", allow_hyphen_values = true)]
+            dram: Dram, default (Dram::Unlimited), variable "TERRACE_DRAM",
+            file text "a string such as \"60%\" or \"4G\"";
+
+            /// Take as little memory as costs no more than this slowdown (2%): once memory has
+            /// stopped growing it is limited, more and more while less is lost and less where more
+            /// is. Beside --dram, whichever allows less. auto: 2% where nothing is said of --dram,
+            /// else off [default: auto]
+            #[arg(long, value_name = "PCT|auto|off")]
+            slowdown: Wanted, default (Wanted::Auto),
+            file text "a string such as \"2%\", \"auto\" or \"off\"";
+
+            #[arg(long, help = tiers_help(), value_name = "LIST", value_parser = values::tiers)]
+            tiers: String, default (DEFAULT_TIERS.to_owned()),
+            command (default_tiers(&SwapView::of_machine())),
+            variable "TERRACE_TIERS",
+            file tiers "a string such as \"dram,lz4,zstd:1\"";
+
+            /// Measure and report, move nothing
+            #[arg(
+                long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
+                default_missing_value = "true", value_parser = BoolishValueParser::new(),
+                hide_possible_values = true
+            )]
+            observe: bool, default (false), variable "TERRACE_OBSERVE",
+            file boolean "true or false (without quotes)";
+
+            /// Refuse to run (exit status 125) where the program's memory cannot be managed,
+            /// instead of running it unmanaged
+            #[arg(
+                long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
+                default_missing_value = "true", value_parser = BoolishValueParser::new(),
+                hide_possible_values = true
+            )]
+            strict: bool, default (false), variable "TERRACE_STRICT",
+            file boolean "true or false (without quotes)";
+
+            /// How pages leave the page table: move (UFFDIO_MOVE, Linux 6.8), or wp (write-protect
+            /// and discard, Linux 5.7; not beside O_DIRECT, io_uring, VFIO or RDMA: where one is
+            /// seen, nothing more is evicted) [default: move]
+            #[arg(long, value_name = "move|wp")]
+            evict: Eviction, default (Eviction::Move), variable "TERRACE_EVICT",
+            file text "\"move\" or \"wp\"";
+
+            #[arg(long, help = policy_help(), value_name = "NAME")]
+            policy: Policy, default (Policy::default()), variable "TERRACE_POLICY",
+            file text "a name such as \"terrace\"";
+
+            /// Model that plans the tier of each region, or off; auto: terrace-cost beside --knob
+            #[arg(long, value_name = "NAME")]
+            placement: Placement, default (Placement::default()), variable "TERRACE_PLACEMENT",
+            file text "a name such as \"terrace-cost\"";
+
+            /// How much that model saves: 1 is all speed, 0 all saving [default: 0.5]
+            #[arg(long, value_name = "A")]
+            knob: Knob, default (Knob::default()), variable "TERRACE_KNOB",
+            file float "a number from 0 to 1 such as 0.5";
+
+            /// Time between its plans: 0.5s to 600s [default: 5s]
+            #[arg(long, value_name = "TIME")]
+            window: Window, default (Window::default()), variable "TERRACE_WINDOW",
+            file text "a time such as \"5s\"";
+
+            /// What tells where the program waits for memory: pebs or ibs (processors that sample
+            /// accesses), clock (perf events by the clock), timer (signals of the program's own,
+            /// where perf events are forbidden), none (faults only), or auto: the best of the first
+            /// three that this machine has, for policies that need it (jenga, memtis, memtis-qc)
+            /// and for far memory [default: auto]
+            #[arg(long, value_name = "NAME")]
+            sampler: Choice, default (Choice::default()),
+            file text "\"auto\", \"pebs\", \"ibs\", \"clock\", \"timer\" or \"none\"";
+
+            /// What sampling may cost in all, interrupts included, as a share of one CPU (0.01% to
+            /// 100%); after a change of what is hot three times as much for some seconds [default:
+            /// 1%]
+            #[arg(long, value_name = "PCT")]
+            sampler_cost: Cost, default (Cost::default()),
+            file text "a share of a CPU such as \"1%\"";
+
+            /// Which regions get huge pages: off (none), or hot (those that samples call hot for
+            /// some seconds, while all of their pages are in DRAM; they are split before a page
+            /// leaves) [default: off]
+            #[arg(long, value_name = "off|hot")]
+            huge_pages: HugePages, default (HugePages::Off), variable "TERRACE_HUGE_PAGES",
+            file text "\"off\" or \"hot\"";
+
+            /// While pages come back by faults, let idle CPUs wake within so many µs, all of the
+            /// machine's (0: they poll instead of sleeping): whoever faults waits for a handler on
+            /// one. Takes root, and costs power [default: off]
+            #[arg(long, value_name = "off|US")]
+            wake_latency: WakeLatency, default (WakeLatency::Off),
+            file number_or_word "\"off\" or a number of µs such as 0";
+
+            /// How objects lie in memory: size (by size, as jemalloc has them), context (those
+            /// below 3.5 KiB by who allocates them, then by size), or system (the program's own
+            /// allocator; then only mappings of 256 KiB and more are managed) [default: size]
+            #[arg(long, value_name = "context|size|system")]
+            allocator: Allocator, default (Allocator::default()), variable "TERRACE_ALLOCATOR",
+            file text "\"size\", \"context\" or \"system\"";
+
+            /// Groups into which --allocator context sorts who allocates: 1 to 255 [default: 32]
+            #[arg(long, value_name = "N")]
+            zones: Zones, default (Zones::default()), variable "TERRACE_ZONES",
+            file number "a number such as 32";
+
+            /// What --allocator context calls one and the same context: 1 to 16 equal return
+            /// addresses, or height (the innermost one and the height of the stack: cheaper, and
+            /// less exact) [default: 4]
+            #[arg(long, value_name = "N|height")]
+            context_depth: ContextDepth, default (ContextDepth::default()),
+            variable "TERRACE_CONTEXT_DEPTH",
+            file number_or_word "a number such as 4, or \"height\"";
+
+            /// Bring back no pages ahead of a thread that faults page by page: each comes when it is
+            /// touched
+            #[arg(
+                long = "no-readahead", value_name = "BOOL", num_args = 0..=1, require_equals = true,
+                default_missing_value = "true",
+                value_parser = BoolishValueParser::new().map(|none| !none),
+                hide_possible_values = true
+            )]
+            readahead: bool, default (true), variable "TERRACE_READAHEAD",
+            file boolean "true or false (without quotes)";
+
+            /// Decompress and compare every page when it is stored, while the original is still
+            /// there (for distrusted memory and new codecs)
+            #[arg(
+                long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
+                default_missing_value = "true", value_parser = BoolishValueParser::new(),
+                hide_possible_values = true
+            )]
+            verify: bool, default (false), variable "TERRACE_VERIFY",
+            file boolean "true or false (without quotes)";
+
+            /// Manage only the program itself, none of the processes that it makes
+            #[arg(
+                long = "no-children", value_name = "BOOL", num_args = 0..=1, require_equals = true,
+                default_missing_value = "true", value_parser = BoolishValueParser::new().map(|none|
+                !none), hide_possible_values = true
+            )]
+            children: bool, default (true), variable "TERRACE_CHILDREN",
+            file boolean "true or false (without quotes)";
+
+            /// Write the report as JSON to this file as well; - is standard output, after what the
+            /// program wrote there
+            #[arg(long, value_name = "FILE.json")]
+            report: PathBuf, default none, file file "a file name in quotes";
+
+            /// Write a report each time so long has passed (60s, 5m, 1h), while the program runs:
+            /// to the file of --report, or without one as text to standard error
+            #[arg(long, value_name = "TIME")]
+            report_every: Every, default none, file text "a time such as \"60s\"";
+
+            /// Write each move to this file as it is made, one line of JSON each: when, what, from
+            /// where to where, and why
+            #[arg(long, value_name = "FILE.jsonl")]
+            moves: PathBuf, default none, file file "a file name in quotes";
+
+            @inside {
+                /// What a byte in a file costs.
+                file_price: FilePrice, default (FilePrice::default()), variable "TERRACE_FILE_PRICE";
+
+                /// Whether it is told which callers' objects are where and how hot: where objects
+                /// go by context and samples are taken.
+                sites: bool, default (false), variable "TERRACE_SITES";
+
+                /// Threads of the program are interrupted by timers while `terrace run` wants that
+                /// (`--sampler timer`).
+                timers: bool, default (false), variable "TERRACE_TIMERS";
+
+                /// Whether each move is told of (`moves.rs`), for `--moves`.
+                moves: bool, default (false), variable "TERRACE_MOVES";
+
+                /// The process that is `terrace run`. Its child is the program itself, whatever
+                /// that executes.
+                run_pid: Option<u32>, default (None), variable "TERRACE_RUN_PID";
+
+                /// How hard random pages are evicted, for tests.
+                stress: Stress, default (Stress::Off), inherited "TERRACE_STRESS";
+
+                /// Calls that fail on purpose, for tests.
+                inject: Option<Injection>, default (None), inherited "TERRACE_INJECT";
+
+                /// Whether the steps of faults and evictions are measured.
+                trace_faults: bool, default (false), inherited "TERRACE_TRACE_FAULTS";
+
+                /// The private directory in which each process of a run puts its statistics page.
+                run_dir: Option<String>, default (None), variable "TERRACE_RUN_DIR";
+            }
         }
-        if let Some(text) = get("TERRACE_TIERS") {
-            settings.tiers = text;
+    };
+}
+
+/// What the library makes of the rows.
+macro_rules! library_settings {
+    (@default $variable:literal ($default:expr)) => { $default };
+    (@hand_on inherited $variable:literal $setting:expr, $variables:ident) => {};
+    (@hand_on variable $variable:literal $setting:expr, $variables:ident) => {
+        $variables.extend($setting.to_variable().map(|text| ($variable, text)));
+    };
+    ($(
+        $(#[$about:meta])*
+        $key:ident: $type:ty, default $default:tt, $(command $command:tt,)?
+        $(variable $variable:literal,)? file $kind:ident $expected:literal;
+    )*
+    @inside {$(
+        $(#[$about_inside:meta])*
+        $key_inside:ident: $type_inside:ty, default $default_inside:tt,
+        $how:ident $variable_inside:literal;
+    )*}) => {
+        /// Everything one process's Terrace is told.
+        #[derive(Clone, Debug, PartialEq)]
+        pub struct Settings {
+            $($(
+                #[doc = concat!("`", stringify!($key), "`, in the environment as `", $variable, "`.")]
+                pub $key: $type,
+            )?)*
+            $(
+                $(#[$about_inside])*
+                #[doc = concat!("In the environment as `", $variable_inside, "`.")]
+                pub $key_inside: $type_inside,
+            )*
         }
-        settings.observe = flag("TERRACE_OBSERVE", get("TERRACE_OBSERVE"))?;
-        settings.strict = flag("TERRACE_STRICT", get("TERRACE_STRICT"))?;
-        if let Some(text) = get("TERRACE_EVICT") {
-            settings.evict = text.parse()?;
+
+        impl Default for Settings {
+            fn default() -> Self {
+                Settings {
+                    $($($key: library_settings!(@default $variable $default),)?)*
+                    $($key_inside: library_settings!(@default $variable_inside $default_inside),)*
+                }
+            }
         }
-        if let Some(text) = get("TERRACE_POLICY").filter(|text| !text.trim().is_empty()) {
-            settings.policy = text.parse()?;
+
+        /// The variables that the settings are read from.
+        pub const VARIABLES: &[&str] = &[$($($variable,)?)* $($variable_inside,)*];
+
+        impl Settings {
+            /// Reads the settings out of an environment; `get` answers a variable's value.
+            pub fn from_environment(
+                get: impl Fn(&str) -> Option<String>,
+            ) -> Result<Self, SettingError> {
+                let mut settings = Settings::default();
+                $($(take(&mut settings.$key, $variable, get($variable))?;)?)*
+                $(take(&mut settings.$key_inside, $variable_inside, get($variable_inside))?;)*
+                Ok(settings)
+            }
+
+            /// These settings as environment variables, for the program that `terrace run` starts.
+            /// Those that are the caller's own (`TERRACE_STRESS`, say) are not among them: they are
+            /// inherited as they are.
+            pub fn to_environment(&self) -> Vec<(&'static str, String)> {
+                let mut variables = Vec::new();
+                $($(library_settings!(@hand_on variable $variable self.$key, variables);)?)*
+                $(library_settings!(@hand_on $how $variable_inside self.$key_inside, variables);)*
+                variables
+            }
         }
-        if let Some(text) = get("TERRACE_HUGE_PAGES").filter(|text| !text.trim().is_empty()) {
-            settings.huge_pages = text.parse()?;
+    };
+}
+
+settings_table! { library_settings }
+
+/// A setting as the text of an environment variable.
+trait Variable: Sized {
+    /// Whether a blank text is read, too. Otherwise it is as good as no variable.
+    const READS_BLANKS: bool = false;
+
+    /// Reads the text of the variable of that name.
+    fn read(name: &str, text: &str) -> Result<Self, SettingError>;
+
+    /// What is read as this setting; `None` where no variable is.
+    fn to_variable(&self) -> Option<String>;
+}
+
+/// Settings that are written as they are shown.
+macro_rules! shown_in_variables {
+    ($($type:ty, reads blanks $blanks:literal;)*) => {$(
+        impl Variable for $type {
+            const READS_BLANKS: bool = $blanks;
+
+            fn read(_: &str, text: &str) -> Result<Self, SettingError> {
+                text.parse()
+            }
+
+            fn to_variable(&self) -> Option<String> {
+                Some(self.to_string())
+            }
         }
-        if let Some(text) = get("TERRACE_ALLOCATOR").filter(|text| !text.trim().is_empty()) {
-            settings.allocator = text.parse()?;
+    )*};
+}
+
+shown_in_variables! {
+    Dram, reads blanks true;
+    Eviction, reads blanks true;
+    Policy, reads blanks false;
+    Placement, reads blanks false;
+    Knob, reads blanks false;
+    Window, reads blanks false;
+    FilePrice, reads blanks false;
+    HugePages, reads blanks false;
+    Allocator, reads blanks false;
+    Zones, reads blanks false;
+    ContextDepth, reads blanks false;
+}
+
+impl Variable for bool {
+    fn read(name: &str, text: &str) -> Result<Self, SettingError> {
+        match text.trim() {
+            "0" => Ok(false),
+            "1" => Ok(true),
+            other => Err(SettingError(format!("{name}=`{other}`: write 0 or 1"))),
         }
-        if let Some(text) = get("TERRACE_ZONES").filter(|text| !text.trim().is_empty()) {
-            settings.zones = text.parse()?;
-        }
-        if let Some(text) = get("TERRACE_CONTEXT_DEPTH").filter(|text| !text.trim().is_empty()) {
-            settings.context_depth = text.parse()?;
-        }
-        settings.sites = flag("TERRACE_SITES", get("TERRACE_SITES"))?;
-        settings.timers = flag("TERRACE_TIMERS", get("TERRACE_TIMERS"))?;
-        settings.moves = flag("TERRACE_MOVES", get("TERRACE_MOVES"))?;
-        settings.verify = flag("TERRACE_VERIFY", get("TERRACE_VERIFY"))?;
-        if let Some(text) = get("TERRACE_CHILDREN").filter(|text| !text.trim().is_empty()) {
-            settings.children = flag("TERRACE_CHILDREN", Some(text))?;
-        }
-        if let Some(text) = get("TERRACE_RUN_PID").filter(|text| !text.trim().is_empty()) {
-            let pid = text.trim().parse().map_err(|_| {
-                SettingError(format!("TERRACE_RUN_PID=`{text}`: write a process id"))
-            })?;
-            settings.run_pid = Some(pid);
-        }
-        if let Some(text) = get("TERRACE_STRESS") {
-            settings.stress = text.parse()?;
-        }
-        if let Some(text) = get("TERRACE_INJECT").filter(|text| !text.is_empty()) {
-            settings.inject = Some(text.parse()?);
-        }
-        settings.trace_faults = flag("TERRACE_TRACE_FAULTS", get("TERRACE_TRACE_FAULTS"))?;
-        settings.run_dir = get("TERRACE_RUN_DIR").filter(|dir| !dir.is_empty());
-        Ok(settings)
     }
 
-    /// These settings as environment variables, for the program that `terrace run` starts.
-    /// `TERRACE_STRESS`, `TERRACE_INJECT` and `TERRACE_TRACE_FAULTS` are not among them: they are
-    /// the caller's own variables and are inherited as they are.
-    pub fn to_environment(&self) -> Vec<(&'static str, String)> {
-        let mut variables = vec![
-            ("TERRACE_DRAM", self.dram.to_string()),
-            ("TERRACE_TIERS", self.tiers.clone()),
-            ("TERRACE_OBSERVE", u8::from(self.observe).to_string()),
-            ("TERRACE_STRICT", u8::from(self.strict).to_string()),
-            ("TERRACE_EVICT", self.evict.to_string()),
-            ("TERRACE_POLICY", self.policy.to_string()),
-            ("TERRACE_HUGE_PAGES", self.huge_pages.to_string()),
-            ("TERRACE_ALLOCATOR", self.allocator.to_string()),
-            ("TERRACE_ZONES", self.zones.to_string()),
-            ("TERRACE_CONTEXT_DEPTH", self.context_depth.to_string()),
-            ("TERRACE_SITES", u8::from(self.sites).to_string()),
-            ("TERRACE_TIMERS", u8::from(self.timers).to_string()),
-            ("TERRACE_MOVES", u8::from(self.moves).to_string()),
-            ("TERRACE_VERIFY", u8::from(self.verify).to_string()),
-            ("TERRACE_CHILDREN", u8::from(self.children).to_string()),
-        ];
-        if let Some(pid) = self.run_pid {
-            variables.push(("TERRACE_RUN_PID", pid.to_string()));
-        }
-        if let Some(dir) = &self.run_dir {
-            variables.push(("TERRACE_RUN_DIR", dir.clone()));
-        }
-        variables
+    fn to_variable(&self) -> Option<String> {
+        Some(u8::from(*self).to_string())
     }
 }
 
-fn flag(name: &str, value: Option<String>) -> Result<bool, SettingError> {
-    match value.as_deref().map(str::trim) {
-        None | Some("" | "0") => Ok(false),
-        Some("1") => Ok(true),
-        Some(other) => Err(SettingError(format!("{name}=`{other}`: write 0 or 1"))),
+impl Variable for String {
+    const READS_BLANKS: bool = true;
+
+    fn read(_: &str, text: &str) -> Result<Self, SettingError> {
+        Ok(text.to_owned())
     }
+
+    fn to_variable(&self) -> Option<String> {
+        Some(self.clone())
+    }
+}
+
+impl Variable for Option<String> {
+    const READS_BLANKS: bool = true;
+
+    fn read(_: &str, text: &str) -> Result<Self, SettingError> {
+        Ok(Some(text.to_owned()).filter(|text| !text.is_empty()))
+    }
+
+    fn to_variable(&self) -> Option<String> {
+        self.clone()
+    }
+}
+
+impl Variable for Option<u32> {
+    fn read(name: &str, text: &str) -> Result<Self, SettingError> {
+        let number = text.trim().parse::<u32>();
+        number.map(Some).map_err(|_| SettingError(format!("{name}=`{text}`: write a process id")))
+    }
+
+    fn to_variable(&self) -> Option<String> {
+        self.map(|number| number.to_string())
+    }
+}
+
+impl Variable for Stress {
+    fn read(_: &str, text: &str) -> Result<Self, SettingError> {
+        text.parse()
+    }
+
+    fn to_variable(&self) -> Option<String> {
+        None
+    }
+}
+
+impl Variable for Option<Injection> {
+    const READS_BLANKS: bool = true;
+
+    fn read(_: &str, text: &str) -> Result<Self, SettingError> {
+        if text.is_empty() {
+            return Ok(None);
+        }
+        text.parse::<Injection>().map(Some).map_err(SettingError)
+    }
+
+    fn to_variable(&self) -> Option<String> {
+        None
+    }
+}
+
+/// Takes a setting from its variable; one that is not there leaves it as it is.
+fn take<T: Variable>(
+    setting: &mut T,
+    name: &str,
+    text: Option<String>,
+) -> Result<(), SettingError> {
+    if let Some(text) = text.filter(|text| T::READS_BLANKS || !text.trim().is_empty()) {
+        *setting = T::read(name, &text)?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -565,6 +962,10 @@ mod tests {
             strict: true,
             evict: Eviction::WriteProtect,
             policy: Policy("jenga"),
+            placement: Placement::Model("tierscape"),
+            knob: Knob(0.25),
+            window: Window(2_500),
+            file_price: FilePrice(0.1),
             huge_pages: HugePages::Hot,
             allocator: Allocator::Context,
             zones: Zones(7),
@@ -575,10 +976,8 @@ mod tests {
             verify: true,
             children: false,
             run_pid: Some(7),
-            stress: Stress::Off,
-            inject: None,
-            trace_faults: false,
             run_dir: Some("/x".into()),
+            ..Settings::default()
         };
         let environment = settings.to_environment();
         let get = |name: &str| environment.iter().find(|(n, _)| *n == name).map(|(_, v)| v.clone());
@@ -600,32 +999,11 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(512) })]
 
-        /// Whatever the variables hold, there are settings or a sentence that names the value; never a panic in somebody's program.
+        /// Whatever the variables hold, there are settings or a sentence that names the value;
+        /// never a panic in somebody's program.
         #[test]
-        fn any_environment_is_settings_or_a_reason(values in vec(prop::option::of(value()), 20)) {
-            let names = [
-                "TERRACE_DRAM",
-                "TERRACE_TIERS",
-                "TERRACE_OBSERVE",
-                "TERRACE_STRICT",
-                "TERRACE_EVICT",
-                "TERRACE_POLICY",
-                "TERRACE_HUGE_PAGES",
-                "TERRACE_ALLOCATOR",
-                "TERRACE_ZONES",
-                "TERRACE_CONTEXT_DEPTH",
-                "TERRACE_SITES",
-                "TERRACE_TIMERS",
-                "TERRACE_VERIFY",
-                "TERRACE_CHILDREN",
-                "TERRACE_RUN_PID",
-                "TERRACE_STRESS",
-                "TERRACE_INJECT",
-                "TERRACE_RUN_DIR",
-                "TERRACE_TRACE_FAULTS",
-                "TERRACE_MOVES",
-            ];
-            let get = |name: &str| values[names.iter().position(|known| *known == name).expect("only these are asked for")].clone();
+        fn any_environment_is_settings_or_a_reason(values in vec(prop::option::of(value()), VARIABLES.len())) {
+            let get = |name: &str| values[VARIABLES.iter().position(|known| *known == name).expect("only these are asked for")].clone();
             match Settings::from_environment(get) {
                 Ok(settings) => {
                     // They are handed on as they were understood.

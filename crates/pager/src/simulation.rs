@@ -12,23 +12,24 @@
 //! Steps: `TERRACE_SIMULATION_STEPS`, 10 million by default; seeds from `TERRACE_SIMULATION_SEED`
 //! on, [`WORLD_STEPS`] for each.
 
-use crate::ahead::Cause;
-use crate::evict::{Evictor, Wish};
-use crate::handler::{Outcome, Tools};
-use crate::injection::Call;
+use crate::evict::{EvictRequest, Evictor};
+use crate::fault::ahead::Cause;
+use crate::fault::buffers::Tools;
+use crate::fault::handler::Outcome;
+use crate::fault::readahead::ReadAhead;
 use crate::model_test::HOST;
 use crate::pager::{Mode, Pager};
-use crate::readahead::ReadAhead;
+use crate::pages::staging::BATCH;
+use crate::pages::table::REGION;
+use crate::pages::word::State;
 use crate::settings::{Dram, Eviction, Settings};
-use crate::staging::BATCH;
-use crate::sys::{self, Errno, Fd, PAGE, Run};
-use crate::table::REGION;
-use crate::word::State;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::atomic::Ordering::*;
 use std::time::Duration;
+use terrace_os::injection::Call;
+use terrace_os::{self as sys, Errno, Fd, PAGE, Run};
 use terrace_policy::victims::PRESSURE_MAX;
 use terrace_tiers::Location;
 
@@ -55,8 +56,8 @@ thread_local! {
 }
 
 /// The kernel that this thread's calls go to instead of the real one.
-pub(crate) fn kernel() -> Option<Rc<Kernel>> {
-    KERNEL.with_borrow(Clone::clone)
+pub(crate) fn kernel() -> Option<Rc<dyn sys::simulated::Kernel>> {
+    KERNEL.with_borrow(|kernel| kernel.clone().map(|kernel| kernel as _))
 }
 
 /// A page table entry of the program.
@@ -141,6 +142,199 @@ pub(crate) struct Kernel {
     forks: Cell<u64>,
 }
 
+/// What the pager calls.
+impl sys::simulated::Kernel for Kernel {
+    fn now_ns(&self) -> u64 {
+        self.clock_ns.set(self.clock_ns.get() + 1_000);
+        self.clock_ns.get()
+    }
+
+    fn close(&self, _fd: Fd) {}
+
+    fn userfaultfd(&self) -> Fd {
+        110
+    }
+
+    fn complain(&self, line: &str) {
+        // Out of memory for a moment is part of the game.
+        if !line.starts_with("the kernel cannot put a page back yet") {
+            self.wrong(line);
+        }
+    }
+
+    /// Somebody sleeps or yields: the others go on.
+    fn wait(&self, time: Option<Duration>) {
+        self.clock_ns.set(self.clock_ns.get() + time.map_or(0, |t| t.as_nanos() as u64));
+        self.idle.set(self.idle.get() + 1);
+        if self.idle.get() > 100_000 {
+            self.wrong("somebody waits for ever");
+        }
+        if let Ok(mut tools) = self.keeper_tools.try_borrow_mut()
+            && self.pager.service.asked().is_some()
+        {
+            // The keeper is ours alone: no nested keeper.
+            self.pager.serve_one(&mut tools);
+            return;
+        }
+        self.others();
+    }
+
+    fn advise(&self, start: usize, len: usize, advice: i32) -> Result<(), Errno> {
+        const DONTNEED_LOCKED: i32 = 24;
+        self.others();
+        if let Some(slot) = self.slot(start) {
+            assert!(matches!(advice, libc::MADV_DONTNEED | DONTNEED_LOCKED));
+            if let Some(errno) = self.strike(Call::Empty) {
+                return Err(errno);
+            }
+            for slot in slot..slot + len / PAGE {
+                if std::mem::replace(&mut self.staged.borrow_mut()[slot], false) {
+                    self.poison(self.staging.0 + slot * PAGE);
+                }
+            }
+            return Ok(());
+        }
+        match advice {
+            libc::MADV_NOHUGEPAGE | libc::MADV_DONTFORK | libc::MADV_DOFORK => Ok(()),
+            libc::MADV_DONTNEED => self.drop_copied(start, len),
+            libc::MADV_COLD if start + len > self.refused.get() => Err(Errno::EINVAL),
+            libc::MADV_COLD => Ok(()),
+            libc::MADV_POPULATE_WRITE => {
+                if let Some(errno) = self.strike(Call::Populate) {
+                    return Err(errno);
+                }
+                let page = self
+                    .page(start)
+                    .unwrap_or_else(|| self.wrong("populating what is not the program's"));
+                let mut table = self.table.borrow_mut();
+                if !table[page].present {
+                    drop(table);
+                    self.wrong("populating would fault, in the mover");
+                }
+                table[page].shared = false;
+                Ok(())
+            }
+            _ => self.wrong("unexpected advice"),
+        }
+    }
+
+    fn copy_pages(&self, from: usize, to: usize, pages: usize) -> usize {
+        self.others();
+        let copied = if self.strike(Call::Read).is_some() { self.below(pages) } else { pages };
+        for i in 0..copied {
+            let (from, to) = (from + i * PAGE, to + i * PAGE);
+            let page =
+                self.page(from).unwrap_or_else(|| self.wrong("copying what is not the program's"));
+            if !self.table.borrow()[page].present {
+                self.wrong("copying would fault, in the mover");
+            }
+            let slot =
+                self.slot(to).unwrap_or_else(|| self.wrong("copying to what is not staging"));
+            if std::mem::replace(&mut self.staged.borrow_mut()[slot], true) {
+                self.wrong("a slot is used twice");
+            }
+            self.put(to, self.bytes(from));
+        }
+        self.others();
+        copied
+    }
+
+    fn watch_writes(&self, start: usize, end: usize) -> Result<(), Errno> {
+        for address in (start..end).step_by(PAGE) {
+            if let Some(errno) = self.strike(Call::Scan) {
+                return Err(errno);
+            }
+            if let Some(page) = self.page(address) {
+                let pte = &mut self.table.borrow_mut()[page];
+                pte.watched |= pte.registered.is_some() && pte.present && !pte.zero;
+            }
+        }
+        Ok(())
+    }
+
+    fn scan_present(
+        &self,
+        start: usize,
+        end: usize,
+        runs: &mut [Run],
+        tell: bool,
+    ) -> Result<(usize, usize), Errno> {
+        self.others();
+        if let Some(errno) = self.strike(Call::Scan) {
+            return Err(errno);
+        }
+        let table = self.table.borrow();
+        let mut count = 0;
+        for address in (start..end).step_by(PAGE) {
+            let Some(pte) =
+                self.page(address).map(|page| table[page]).filter(|pte| pte.present && !pte.zero)
+            else {
+                continue;
+            };
+            let written = tell && !pte.watched;
+            if count > 0
+                && runs[count - 1].end == address as u64
+                && runs[count - 1].is_written() == written
+            {
+                runs[count - 1].end += PAGE as u64;
+                continue;
+            }
+            if count == runs.len() {
+                return Ok((count, address));
+            }
+            runs[count] = Run::of(address, written);
+            count += 1;
+        }
+        Ok((count, end))
+    }
+
+    fn pagemap_entry(&self, address: usize) -> Result<u64, Errno> {
+        if let Some(errno) = self.strike(Call::Entry) {
+            return Err(errno);
+        }
+        let bits =
+            |present: bool, exclusive: bool| u64::from(present) << 63 | u64::from(exclusive) << 56;
+        if let Some(slot) = self.slot(address) {
+            return Ok(bits(self.staged.borrow()[slot], true));
+        }
+        let page =
+            self.page(address).unwrap_or_else(|| self.wrong("asked for a page that is nobody's"));
+        let pte = self.table.borrow()[page];
+        Ok(bits(pte.present, pte.present && (!pte.shared || self.children.get() == 0)))
+    }
+
+    fn uffd_ioctl(&self, fd: Fd, request: u64, args: &mut [u64]) -> Result<(), Errno> {
+        self.others();
+        let (start, second, len) =
+            (args[0] as usize, args[1] as usize, args.get(2).copied().unwrap_or(0) as usize);
+        let result = match request {
+            sys::UFFDIO_REGISTER => self.set_registered(start, second, Some(fd)),
+            sys::UFFDIO_UNREGISTER => self.set_registered(start, second, None),
+            sys::UFFDIO_WAKE => {
+                self.wake(start, second);
+                Ok(())
+            }
+            sys::UFFDIO_COPY => self.copy(fd, start, second, len, &mut args[4]),
+            sys::UFFDIO_ZEROPAGE => self.zero(fd, start, second),
+            sys::UFFDIO_WRITEPROTECT => self.write_protect(start, second, args[2] == 1),
+            sys::UFFDIO_MOVE => self.move_out(fd, start, second, len, &mut args[4]),
+            _ => self.wrong("unexpected ioctl"),
+        };
+        self.others();
+        result
+    }
+
+    /// Those who wait are served in turns of their own.
+    fn read_now(&self, _messages: &mut [sys::Message]) -> Result<usize, Errno> {
+        self.others();
+        match self.messages.borrow().len() {
+            0 => Err(Errno::EAGAIN),
+            _ if self.one_in(4) => Ok(0),
+            _ => Err(Errno::EAGAIN),
+        }
+    }
+}
+
 impl Kernel {
     /// Odd seeds evict by moving, even ones by write-protecting.
     fn new(seed: u64) -> Rc<Kernel> {
@@ -194,6 +388,7 @@ impl Kernel {
             runs: Cell::new(0),
             forks: Cell::new(0),
         });
+        sys::simulated::simulate(self::kernel);
         KERNEL.set(Some(kernel.clone()));
         for page in 0..PAGES {
             kernel.poison(kernel.address(page));
@@ -281,82 +476,6 @@ impl Kernel {
         Some(errno)
     }
 
-    // ---- what the pager calls ----
-
-    pub fn now_ns(&self) -> u64 {
-        self.clock_ns.set(self.clock_ns.get() + 1_000);
-        self.clock_ns.get()
-    }
-
-    pub fn close(&self, _fd: Fd) {}
-
-    pub fn userfaultfd(&self) -> Fd {
-        110
-    }
-
-    pub fn complain(&self, line: &str) {
-        // Out of memory for a moment is part of the game.
-        if !line.starts_with("the kernel cannot put a page back yet") {
-            self.wrong(line);
-        }
-    }
-
-    /// Somebody sleeps or yields: the others go on.
-    pub fn wait(&self, time: Option<Duration>) {
-        self.clock_ns.set(self.clock_ns.get() + time.map_or(0, |t| t.as_nanos() as u64));
-        self.idle.set(self.idle.get() + 1);
-        if self.idle.get() > 100_000 {
-            self.wrong("somebody waits for ever");
-        }
-        if let Ok(mut tools) = self.keeper_tools.try_borrow_mut()
-            && self.pager.service.asked().is_some()
-        {
-            // The keeper is ours alone: no nested keeper.
-            self.pager.serve_one(&mut tools);
-            return;
-        }
-        self.others();
-    }
-
-    pub fn advise(&self, start: usize, len: usize, advice: i32) -> Result<(), Errno> {
-        const DONTNEED_LOCKED: i32 = 24;
-        self.others();
-        if let Some(slot) = self.slot(start) {
-            assert!(matches!(advice, libc::MADV_DONTNEED | DONTNEED_LOCKED));
-            if let Some(errno) = self.strike(Call::Empty) {
-                return Err(errno);
-            }
-            for slot in slot..slot + len / PAGE {
-                if std::mem::replace(&mut self.staged.borrow_mut()[slot], false) {
-                    self.poison(self.staging.0 + slot * PAGE);
-                }
-            }
-            return Ok(());
-        }
-        match advice {
-            libc::MADV_NOHUGEPAGE | libc::MADV_DONTFORK | libc::MADV_DOFORK => Ok(()),
-            libc::MADV_DONTNEED => self.drop_copied(start, len),
-            libc::MADV_COLD if start + len > self.refused.get() => Err(Errno::EINVAL),
-            libc::MADV_COLD => Ok(()),
-            libc::MADV_POPULATE_WRITE => {
-                if let Some(errno) = self.strike(Call::Populate) {
-                    return Err(errno);
-                }
-                let page = self
-                    .page(start)
-                    .unwrap_or_else(|| self.wrong("populating what is not the program's"));
-                let mut table = self.table.borrow_mut();
-                if !table[page].present {
-                    drop(table);
-                    self.wrong("populating would fault, in the mover");
-                }
-                table[page].shared = false;
-                Ok(())
-            }
-            _ => self.wrong("unexpected advice"),
-        }
-    }
-
     /// The mover's discard of pages that it copied; may fail half-way.
     fn drop_copied(&self, start: usize, len: usize) -> Result<(), Errno> {
         for address in (start..start + len).step_by(PAGE) {
@@ -377,27 +496,6 @@ impl Kernel {
             self.others();
         }
         Ok(())
-    }
-
-    pub fn copy_pages(&self, from: usize, to: usize, pages: usize) -> usize {
-        self.others();
-        let copied = if self.strike(Call::Read).is_some() { self.below(pages) } else { pages };
-        for i in 0..copied {
-            let (from, to) = (from + i * PAGE, to + i * PAGE);
-            let page =
-                self.page(from).unwrap_or_else(|| self.wrong("copying what is not the program's"));
-            if !self.table.borrow()[page].present {
-                self.wrong("copying would fault, in the mover");
-            }
-            let slot =
-                self.slot(to).unwrap_or_else(|| self.wrong("copying to what is not staging"));
-            if std::mem::replace(&mut self.staged.borrow_mut()[slot], true) {
-                self.wrong("a slot is used twice");
-            }
-            self.put(to, self.bytes(from));
-        }
-        self.others();
-        copied
     }
 
     fn write_protect(&self, start: usize, len: usize, on: bool) -> Result<(), Errno> {
@@ -422,91 +520,6 @@ impl Kernel {
             self.wake(start, len);
         }
         Ok(())
-    }
-
-    pub fn watch_writes(&self, start: usize, end: usize) -> Result<(), Errno> {
-        for address in (start..end).step_by(PAGE) {
-            if let Some(errno) = self.strike(Call::Scan) {
-                return Err(errno);
-            }
-            if let Some(page) = self.page(address) {
-                let pte = &mut self.table.borrow_mut()[page];
-                pte.watched |= pte.registered.is_some() && pte.present && !pte.zero;
-            }
-        }
-        Ok(())
-    }
-
-    pub fn scan_present(
-        &self,
-        start: usize,
-        end: usize,
-        runs: &mut [Run],
-        tell: bool,
-    ) -> Result<(usize, usize), Errno> {
-        self.others();
-        if let Some(errno) = self.strike(Call::Scan) {
-            return Err(errno);
-        }
-        let table = self.table.borrow();
-        let mut count = 0;
-        for address in (start..end).step_by(PAGE) {
-            let Some(pte) =
-                self.page(address).map(|page| table[page]).filter(|pte| pte.present && !pte.zero)
-            else {
-                continue;
-            };
-            let written = tell && !pte.watched;
-            if count > 0
-                && runs[count - 1].end == address as u64
-                && runs[count - 1].is_written() == written
-            {
-                runs[count - 1].end += PAGE as u64;
-                continue;
-            }
-            if count == runs.len() {
-                return Ok((count, address));
-            }
-            runs[count] = Run::of(address, written);
-            count += 1;
-        }
-        Ok((count, end))
-    }
-
-    pub fn pagemap_entry(&self, address: usize) -> Result<u64, Errno> {
-        if let Some(errno) = self.strike(Call::Entry) {
-            return Err(errno);
-        }
-        let bits =
-            |present: bool, exclusive: bool| u64::from(present) << 63 | u64::from(exclusive) << 56;
-        if let Some(slot) = self.slot(address) {
-            return Ok(bits(self.staged.borrow()[slot], true));
-        }
-        let page =
-            self.page(address).unwrap_or_else(|| self.wrong("asked for a page that is nobody's"));
-        let pte = self.table.borrow()[page];
-        Ok(bits(pte.present, pte.present && (!pte.shared || self.children.get() == 0)))
-    }
-
-    pub fn uffd_ioctl(&self, fd: Fd, request: u64, args: &mut [u64]) -> Result<(), Errno> {
-        self.others();
-        let (start, second, len) =
-            (args[0] as usize, args[1] as usize, args.get(2).copied().unwrap_or(0) as usize);
-        let result = match request {
-            sys::UFFDIO_REGISTER => self.set_registered(start, second, Some(fd)),
-            sys::UFFDIO_UNREGISTER => self.set_registered(start, second, None),
-            sys::UFFDIO_WAKE => {
-                self.wake(start, second);
-                Ok(())
-            }
-            sys::UFFDIO_COPY => self.copy(fd, start, second, len, &mut args[4]),
-            sys::UFFDIO_ZEROPAGE => self.zero(fd, start, second),
-            sys::UFFDIO_WRITEPROTECT => self.write_protect(start, second, args[2] == 1),
-            sys::UFFDIO_MOVE => self.move_out(fd, start, second, len, &mut args[4]),
-            _ => self.wrong("unexpected ioctl"),
-        };
-        self.others();
-        result
     }
 
     // ---- the ioctls ----
@@ -583,16 +596,6 @@ impl Kernel {
             self.wrong("a claimed page has gone");
         }
         self.fill(Call::Zero, fd, dst, &[0; PAGE])
-    }
-
-    /// Those who wait are served in turns of their own.
-    pub fn read_now(&self) -> Result<usize, Errno> {
-        self.others();
-        match self.messages.borrow().len() {
-            0 => Err(Errno::EAGAIN),
-            _ if self.one_in(4) => Ok(0),
-            _ => Err(Errno::EAGAIN),
-        }
     }
 
     fn fill(&self, call: Call, fd: Fd, dst: usize, bytes: &PageBytes) -> Result<(), Errno> {
@@ -796,7 +799,7 @@ impl Kernel {
         let most = self.pager.pages_out(&entry, address, end);
         let wrong = self.one_in(8);
         let used = Cell::new(false);
-        let cause = if self.one_in(2) { Cause::Asked } else { Cause::Room };
+        let cause = [Cause::Asked, Cause::Room, Cause::Planned][self.below(3)];
         let back = self.pager.restore_ahead(&entry, address, most, cause, |pager, shard| {
             used.set(true);
             Some(if wrong { STAGING_FD } else { pager.uffd_of_shard(shard) })
@@ -840,7 +843,7 @@ impl Kernel {
         let address = self.address(message.page);
         let region = message.page / USED;
         let uffd = self.pager.uffd_of(address);
-        let now_ns = self.now_ns();
+        let now_ns = sys::now_ns();
         self.pager.note_fault(address, &mut ahead);
         let mut serve = || self.pager.try_fault(uffd, address, message.write, &mut tools, now_ns);
         // The mover waits for a handler that brings a page back; not for one that finds none out,
@@ -898,7 +901,7 @@ impl Kernel {
         let Some(entry) = self.pager.table.get_or_create(self.base + region * REGION) else {
             self.wrong("the table is full")
         };
-        let wish = Wish {
+        let wish = EvictRequest {
             pages: 1 + self.below(USED),
             pressure: self.below(PRESSURE_MAX as usize + 1) as u32,
             anything: !self.one_in(4),
@@ -952,8 +955,12 @@ impl Kernel {
                     .table
                     .get_or_create(self.base + self.below(REGIONS) * REGION)
                     .unwrap_or_else(|| self.wrong("full"));
-                if self.one_in(2) {
-                    evictor.densify(self.pager, entry);
+                if self.one_in(4) {
+                    // As a plan asks for, up or down.
+                    let to = 1 + self.below(self.pager.tiers.len() - 1);
+                    evictor.recompress(self.pager, entry, to, false);
+                } else if self.one_in(2) {
+                    evictor.recompress_densest(self.pager, entry);
                 } else {
                     evictor.tidy(self.pager, &entry);
                 }
@@ -1153,7 +1160,7 @@ impl Kernel {
             }
             let word = self.pager.table.get(address).map(|entry| entry.word(address).load());
             let found = match word.map(|word| (word.state(), word.payload())) {
-                None | Some((Some(State::Resident | State::Kept), _)) => [0; PAGE],
+                None | Some((Some(State::Resident | State::Cached), _)) => [0; PAGE],
                 Some((Some(State::Evicted), payload)) => {
                     self.decode(address, Location::from_bits(payload), &mut tools)
                 }
@@ -1213,7 +1220,7 @@ impl Kernel {
                 self.seed,
                 self.steps.get()
             );
-            let kept = entry.words.iter().filter(|word| word.load().is(State::Kept)).count();
+            let kept = entry.words.iter().filter(|word| word.load().is(State::Cached)).count();
             assert_eq!(
                 evicted + kept == 0,
                 entry.region.store.lock().is_empty(),

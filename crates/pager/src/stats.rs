@@ -18,14 +18,14 @@
 //! mean.
 
 use crate::moves::MOVE_WORDS;
+use crate::settings::MAX_TIERS;
 use crate::trace::{EVICTION_STEPS, FAULT_STEPS};
+use crate::windows::{ROW_SLOTS, ROW_WORDS};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 use terrace_policy::victims::Reason;
 
 /// First field of a valid page; its last byte counts layouts.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"TERRACE\x0c");
-/// Most tiers one page can tell of.
-pub const MAX_TIERS: usize = 8;
+pub const MAGIC: u64 = u64::from_le_bytes(*b"TERRACE\x0e");
 /// Longest note, in bytes.
 pub const NOTE_BYTES: usize = 256;
 
@@ -58,6 +58,133 @@ impl State {
             .find(|s| *s as u32 == number)
             .unwrap_or(State::Unmanaged)
     }
+}
+
+/// A count, or one for each of several reasons.
+pub trait Count {
+    /// Its value.
+    type Number;
+    /// Reads it.
+    fn number(&self) -> Self::Number;
+    /// Sets it.
+    fn set(&self, number: &Self::Number);
+}
+
+impl Count for AtomicU64 {
+    type Number = u64;
+
+    fn number(&self) -> u64 {
+        self.load(Relaxed)
+    }
+
+    fn set(&self, number: &u64) {
+        self.store(*number, Relaxed);
+    }
+}
+
+impl<const N: usize> Count for [AtomicU64; N] {
+    type Number = [u64; N];
+
+    fn number(&self) -> [u64; N] {
+        self.each_ref().map(Count::number)
+    }
+
+    fn set(&self, numbers: &[u64; N]) {
+        self.iter().zip(numbers).for_each(|(count, number)| count.set(number));
+    }
+}
+
+/// A count that the report of a run has among its `moves`, as it is.
+pub struct Reported {
+    /// Its key in the JSON.
+    pub key: &'static str,
+    /// What it counts, for the report's reference and schema.
+    pub about: &'static str,
+    /// Its value.
+    pub of: fn(&Counted) -> u64,
+}
+
+/// A row is `NAME: TYPE` after its documentation. The count is zero in a forked child, published in
+/// the statistics page, and read into the figures of `terrace run`. With `report KEY EXPLANATION`
+/// the report has it, too. The order of the rows is that of the page: where one is added, moved or
+/// taken away, the last byte of [`MAGIC`] counts one
+/// more.
+macro_rules! counters {
+    ($(
+        $(#[$about:meta])*
+        $name:ident: $type:ty $(, report $key:literal $explanation:literal)?;
+    )*) => {
+        /// What is counted from the start of a process, or from the fork that made it. Lies like
+        /// this in the statistics page.
+        #[derive(Debug, Default)]
+        #[repr(C)]
+        pub struct Counts {
+            $($(#[$about])* pub $name: $type,)*
+        }
+
+        /// [`Counts`] as plain numbers.
+        #[derive(Clone, Debug, Default, PartialEq)]
+        pub struct Counted {
+            $($(#[$about])* pub $name: <$type as Count>::Number,)*
+        }
+
+        impl Counts {
+            /// All of them. A count is read whole, but not all are of one instant.
+            pub fn read(&self) -> Counted {
+                Counted { $($name: self.$name.number(),)* }
+            }
+
+            /// Sets all of them.
+            pub fn write(&self, counted: &Counted) {
+                $(self.$name.set(&counted.$name);)*
+            }
+        }
+
+        /// The counts that the report has as they are, in its order.
+        pub const REPORTED: &[Reported] = &[$($(
+            Reported { key: $key, about: $explanation, of: |counted| counted.$name },
+        )?)*];
+    };
+}
+
+counters! {
+    /// Pages brought back to DRAM, by faults or ahead of them.
+    promoted_pages: AtomicU64;
+    /// Pages moved out of DRAM or to a denser tier.
+    demoted_pages: AtomicU64;
+    /// Pages moved out of DRAM or to a denser tier, by [`Reason`].
+    demoted_for: [AtomicU64; Reason::ALL.len()];
+    /// Pages moved out that had not changed since they were restored, and so were not compressed
+    /// again.
+    unchanged_pages: AtomicU64, report "unchanged_pages"
+        "Number of pages evicted again as they had come back, and so not compressed again.";
+    /// Moves that the kernel refused (shared with a child, pinned, locked).
+    failed_moves: AtomicU64, report "failed" "Refused by the kernel.";
+    /// The last error (errno) with which a move out of the page table ended; 0 if none did.
+    move_error: AtomicU64;
+    /// Regions that became huge pages because they stayed hot.
+    huge_made: AtomicU64, report "huge_made"
+        "Regions of 2 MiB that became huge pages because they stayed hot.";
+    /// Huge pages that were split again, for a page to leave or because the program changed a part
+    /// of them.
+    huge_split: AtomicU64, report "huge_split"
+        "Number of regions of 2 MiB that became huge pages and were split again.";
+    /// Pages found shared with a forked child and therefore left alone, at the last scan.
+    shared_pages: AtomicU64;
+    /// Nanoseconds the program's threads waited for restores and for room, estimated.
+    stall_ns: AtomicU64;
+    /// CPU time of our own threads, ns, when it was published last.
+    cpu_ns: AtomicU64;
+    /// Pages brought back by `terrace_touch` and `terrace_prefetch`, without a fault.
+    ahead_pages: AtomicU64;
+    /// Pages that came back from far memory because they are hot.
+    hot_pages: AtomicU64;
+    /// Pages that came back because there is room for them.
+    room_pages: AtomicU64;
+    /// Times that a thread of the program, or one that serves its fault, waited for the mover to
+    /// make room.
+    room_waits: AtomicU64, report "room_waits"
+        "Times that the program waited for room within the budget, at a fault or for new memory.";
 }
 
 /// One tier's figures. Means are over the page's `mean_window_ms`.
@@ -109,7 +236,7 @@ pub struct StatsPage {
     pub measured_until_ns: AtomicU64,
     /// The budget now, bytes; `u64::MAX` without one.
     pub budget_bytes: AtomicU64,
-    /// 1 while (or if, at the end) the budget was kept ([`Kept`](crate::kept::Kept)); 0 where it
+    /// 1 while (or if, at the end) the budget was kept ([`BudgetStatus`](crate::budget_status::BudgetStatus)); 0 where it
     /// was not.
     pub budget_met: AtomicU32,
     /// Tiers in use: the first so many of `tiers`.
@@ -150,36 +277,8 @@ pub struct StatsPage {
     pub far_over_budget_ms: AtomicU64,
     /// Those of them, in turn, during which nothing more could be evicted.
     pub floor_ms: AtomicU64,
-    /// Pages brought back to DRAM, by faults or ahead of them.
-    pub promoted_pages: AtomicU64,
-    /// Pages moved out of DRAM or to a denser tier.
-    pub demoted_pages: AtomicU64,
-    /// Pages moved out of DRAM or to a denser tier, by [`Reason`].
-    pub demoted_for: [AtomicU64; Reason::ALL.len()],
-    /// Pages moved out that had not changed since they were restored, and so were not compressed
-    /// again.
-    pub unchanged_pages: AtomicU64,
-    /// Moves that the kernel refused (shared with a child, pinned, locked).
-    pub failed_moves: AtomicU64,
-    /// The last error (errno) with which a move out of the page table ended; 0 if none did.
-    pub move_error: AtomicU64,
-    /// Regions that became huge pages because they stayed hot.
-    pub huge_made: AtomicU64,
-    /// Such as were split again, for a page to leave or because the program changed a part of
-    /// them.
-    pub huge_split: AtomicU64,
-    /// Pages found shared with a forked child and therefore left alone, now.
-    pub shared_pages: AtomicU64,
-    /// Nanoseconds the program's threads waited for restores and for room, estimated.
-    pub stall_ns: AtomicU64,
-    /// CPU time of our own threads, ns.
-    pub cpu_ns: AtomicU64,
-    /// Pages brought back by `terrace_touch` and `terrace_prefetch`, without a fault.
-    pub ahead_pages: AtomicU64,
-    /// Pages that came back from far memory because they are hot.
-    pub hot_pages: AtomicU64,
-    /// Pages that came back because there is room for them.
-    pub room_pages: AtomicU64,
+    /// What is counted.
+    pub counts: Counts,
     /// Faults and evicted pages whose steps were measured (`TERRACE_TRACE_FAULTS`).
     pub traced_faults: AtomicU64,
     /// See there.
@@ -198,17 +297,21 @@ pub struct StatsPage {
     pub program: [AtomicU64; 8],
     /// The tiers, fastest first.
     pub tiers: [TierPage; MAX_TIERS],
-    // The last two are written by `terrace run`, and by nobody else.
+    // The last four are written by `terrace run`, and by nobody else.
     /// The process's share of the run's budget, bytes; 0: none assigned yet.
     pub share_bytes: AtomicU64,
     /// The `peak_logical_bytes` that the share was made from.
     pub share_for_bytes: AtomicU64,
+    /// The placement model's knob in millionths, plus 1; 0: as it was set at the start.
+    pub knob_told: AtomicU64,
+    /// The placement model's window, ms; 0: as it was set at the start.
+    pub window_told_ms: AtomicU64,
 }
 
 /// So many bytes of a page are the process's to write. The rest is told to it.
 pub const TOLD_BYTES: usize = std::mem::offset_of!(StatsPage, share_bytes);
 const _: () = assert!(
-    size_of::<StatsPage>() == TOLD_BYTES + 16 && size_of::<StatsPage>() <= crate::sys::PAGE
+    size_of::<StatsPage>() == TOLD_BYTES + 32 && size_of::<StatsPage>() <= terrace_os::PAGE
 );
 
 /// Samples on their way from `terrace run` to the mover. One writes, one reads, and nobody waits:
@@ -315,6 +418,8 @@ pub struct StatsFile {
     pub interrupts: InterruptRing,
     /// What its mover did and why (`moves.rs`).
     pub moves: Ring<MOVE_SLOTS, MOVE_WORDS>,
+    /// What its placement model wanted, and what came of it (`windows.rs`).
+    pub windows: Ring<ROW_SLOTS, ROW_WORDS>,
 }
 
 /// Writes `text`, cut at a character border where it is too long, into a zero-padded field.
@@ -378,6 +483,14 @@ mod tests {
         assert_eq!(take(), []);
         ring.sent.store(u64::MAX, Release);
         assert_eq!(take().len(), SAMPLE_SLOTS);
+    }
+
+    /// A reader of another layout would take one field for another.
+    #[test]
+    fn each_layout_has_a_number_of_its_own() {
+        let counts = std::mem::offset_of!(StatsPage, counts);
+        let layout = [counts, size_of::<Counts>(), size_of::<StatsPage>()];
+        assert_eq!((MAGIC.to_le_bytes()[7], layout), (14, [200, 176, 1960]));
     }
 
     #[test]

@@ -10,80 +10,25 @@
 //! each time instead. Where there can be no file, the private page is all there is: the process is
 //! managed, and has no part in the report.
 
-use crate::lock::Lock;
+use crate::moves::{MoveReason, Moved};
 use crate::pager::{Mode, Pager};
 use crate::stats::{self, Ring, SAMPLE_SLOTS, SampleRing, Slot, StatsFile, StatsPage, TOLD_BYTES};
-use crate::sys::{self, Errno};
+use crate::stats_line::{RingsTold, SAID_MOST};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::mem::offset_of;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use std::time::Duration;
+use terrace_os::{self as sys, Errno, PAGE};
 
 /// What the process may have is looked up again, and what it has committed is told, after so much
 /// more was committed …
 const COMMITTED_STEP: u64 = 1 << 20;
 /// … or so long after the last time.
 const COMMITTED_EVERY_NS: u64 = 100_000_000;
-/// So many lines at most are kept from being said twice where there is no run directory.
-const SAID_MOST: usize = 64;
-
-/// The two sides of a process's statistics.
-pub(crate) struct StatsLine {
-    /// The private side; null without a run directory.
-    pub own: AtomicPtr<StatsFile>,
-    /// Where the file is mapped, which nobody touches; 0 where there is none.
-    mapping: AtomicUsize,
-    /// How much of the rings has been copied. Held while that is done.
-    rings: Lock<RingsTold>,
-    /// What this program and its forked children have said, where they may not write into the run
-    /// directory, by hash; null where they may. Shared between them.
-    said: AtomicPtr<[AtomicU64; SAID_MOST]>,
-    /// The most that was committed when that was told last, and when that was.
-    committed: AtomicU64,
-    committed_ns: AtomicU64,
-}
-
-/// Notes in the rings that are in the file too.
-#[derive(Default)]
-struct RingsTold {
-    interrupts: u64,
-    moves: u64,
-}
-
-impl Default for StatsLine {
-    fn default() -> Self {
-        StatsLine {
-            own: AtomicPtr::default(),
-            mapping: AtomicUsize::new(0),
-            rings: Lock::new(RingsTold::default()),
-            said: AtomicPtr::default(),
-            committed: AtomicU64::new(0),
-            committed_ns: AtomicU64::new(0),
-        }
-    }
-}
-
-impl StatsLine {
-    /// In a forked child: opens the lock.
-    ///
-    /// # Safety
-    /// As for [`Lock::reset_after_fork`].
-    pub unsafe fn reset_after_fork(&self) {
-        // SAFETY: the caller's promise.
-        unsafe { self.rings.reset_after_fork() };
-    }
-
-    /// In a forked child that may make no system call: both sides are its parent's.
-    pub fn forget(&self) {
-        self.own.store(std::ptr::null_mut(), Release);
-        self.mapping.store(0, Release);
-    }
-}
-
 impl Pager {
     /// In a fork's child: the page is its parent's.
     pub(crate) fn let_go_of_stats(&self) {
-        crate::timers::forget_ring();
+        crate::threads::timers::forget_ring();
         let (own, mapping) =
             (self.stats.own.swap(std::ptr::null_mut(), AcqRel), self.stats.mapping.swap(0, AcqRel));
         for start in [own as usize, mapping].into_iter().filter(|start| *start != 0) {
@@ -203,7 +148,7 @@ impl Pager {
     /// Whether the kernel may be asked to copy: a filter that was not tried yet could end the
     /// process for it.
     fn may_copy(&self) -> bool {
-        self.is_rehearsed() || !sys::is_filtered()
+        self.is_probed() || !sys::is_filtered()
     }
 
     fn with_stats_file(&self, act: impl FnOnce(sys::Fd) -> bool) -> bool {
@@ -294,6 +239,11 @@ impl Pager {
             && let Some(moves) = self.move_ring()
         {
             self.tell_ring(moves, offset_of!(StatsFile, moves), &mut told.moves);
+        }
+        if self.settings.placement.model().is_some()
+            && let Some(windows) = self.window_ring()
+        {
+            self.tell_ring(windows, offset_of!(StatsFile, windows), &mut told.windows);
         }
         true
     }
@@ -415,6 +365,51 @@ impl Pager {
                 "no place in {dir} for the figures of a process ({errno}): it runs, but is not in \
                  the report and takes half of the budget for its own. To change that: {remedy}"
             ));
+        }
+    }
+}
+
+impl Pager {
+    /// So many pages of the region at `address` moved. Nothing but a few stores, and without
+    /// `--moves` not even that.
+    pub(crate) fn list_move(
+        &self,
+        address: usize,
+        pages: u64,
+        from: Option<usize>,
+        to: usize,
+        why: MoveReason,
+    ) {
+        if !self.settings.moves || pages == 0 {
+            return;
+        }
+        let Some(ring) = self.move_ring().filter(|_| !self.warned.no_moves.load(Relaxed)) else {
+            return;
+        };
+        let pages = pages.min(u64::from(u16::MAX)) as u16;
+        ring.write(
+            &Moved {
+                at_ns: sys::now_ns(),
+                address,
+                pages,
+                from: from.map(|tier| tier as u8),
+                to: to as u8,
+                why,
+            }
+            .to_words(),
+        );
+    }
+
+    /// Before the first of them: the lack of memory is met here, not in a store.
+    pub(crate) fn prepare_move_ring(&self) {
+        let Some(ring) = self.move_ring().filter(|_| self.settings.moves) else { return };
+        let (start, len) = (std::ptr::from_ref(ring) as usize, size_of_val(ring));
+        let from = start / PAGE * PAGE;
+        if sys::populate_for_writing(from, (start + len).next_multiple_of(PAGE) - from).is_err() {
+            self.warn_once(
+                &self.warned.no_moves,
+                "moves are not listed: there is no memory for them",
+            );
         }
     }
 }

@@ -1,10 +1,9 @@
 //! Where the time of a fault goes, and that of an eviction: `TERRACE_TRACE_FAULTS=1`. Without it,
 //! one branch a step.
 
-use crate::pager::Pager;
 use crate::stats::StatsPage;
-use crate::sys::{self, PAGE};
 use std::sync::atomic::{AtomicU64, Ordering::*};
+use terrace_os::{self as sys, PAGE};
 use terrace_tiers::Times;
 
 /// The steps of a fault, in their order; each lasts until it is passed.
@@ -81,7 +80,7 @@ struct Recent {
     times: [AtomicU64; 1 + FAULT_STEPS],
 }
 
-struct Kept {
+struct TraceBuffer {
     fault: [Times; FAULT_STEPS],
     eviction_ns: [AtomicU64; EVICTION_STEPS],
     evicted: AtomicU64,
@@ -89,12 +88,12 @@ struct Kept {
 }
 
 /// What is traced, if anything is.
-pub(crate) struct Trace(Option<Box<Kept>>);
+pub(crate) struct Trace(Option<Box<TraceBuffer>>);
 
 impl Trace {
     pub fn new(on: bool) -> Trace {
         let kept = || {
-            Box::new(Kept {
+            Box::new(TraceBuffer {
                 fault: Default::default(),
                 eviction_ns: Default::default(),
                 evicted: AtomicU64::new(0),
@@ -153,13 +152,11 @@ impl Trace {
         page.traced_evictions.store(evicted, Relaxed);
         page.traced_faults.store(kept.fault[0].count(), Relaxed);
     }
-}
 
-impl Pager {
     /// The times of the last fault on the page at `address`, if it was traced and no other has
     /// taken its place.
-    pub fn fault_times(&self, address: usize) -> Option<FaultTimes> {
-        let recent = &self.trace.0.as_ref()?.recent[address / PAGE % RECENT];
+    pub fn times_of(&self, address: usize) -> Option<FaultTimes> {
+        let recent = &self.0.as_ref()?.recent[address / PAGE % RECENT];
         let known = recent.address.load(SeqCst) == (address & !(PAGE - 1)) as u64;
         known.then(|| std::array::from_fn(|i| recent.times[i].load(SeqCst)))
     }

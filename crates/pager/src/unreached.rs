@@ -6,7 +6,7 @@
 //! system calls alone, without an allocation. Each entry is there once, or a few times where
 //! processes add it at the same moment, and their number is bounded.
 
-use crate::sys;
+use terrace_os as sys;
 
 /// Its name in the run directory.
 pub const FILE_NAME: &str = "out-of-reach";
@@ -27,7 +27,7 @@ pub struct Entry([u8; ENTRY_BYTES]);
 pub struct Unreached {
     /// The file as it was named, or the end of that.
     pub program: String,
-    /// Why, in a word or two.
+    /// MoveReason, in a word or two.
     pub cause: String,
     /// The process that became it, where that may be the one that `terrace run` started; else 0.
     pub process: u32,

@@ -1,21 +1,22 @@
 //! Codecs that make mistakes and page words that are damaged: nobody is given wrong bytes, nothing
 //! more is evicted, and only a page that cannot be had ends the process.
 
-use crate::evict::{Evictor, Wish};
-use crate::model_test::{HOST, adopt_descriptors, cannot_run};
+use crate::evict::{EvictRequest, Evictor};
+use crate::model_test::{HOST, adopt_descriptors, cannot_run, without_forks};
 use crate::pager::{Mode, Pager};
+use crate::pages::table::REGION;
+use crate::pages::word::State;
 use crate::settings::{Dram, Settings};
-use crate::sys::{self, PAGE};
-use crate::table::REGION;
-use crate::word::State;
 use std::os::unix::process::ExitStatusExt;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use terrace_os::{self as sys, PAGE};
 use terrace_policy::victims::PRESSURE_MAX;
 use terrace_tiers::codec::codec_for;
 use terrace_tiers::{Codec, CodecError, CodecKind, Page, Scratch, Tier};
 
 /// The first 64 pages of a region.
-const WISH: Wish = Wish { pages: 64, pressure: PRESSURE_MAX, anything: true, tier: 1, from: 0 };
+const WISH: EvictRequest =
+    EvictRequest { pages: 64, pressure: PRESSURE_MAX, anything: true, tier: 1, from: 0 };
 /// How a page begins that the codec gets wrong.
 const UNLUCKY: u64 = 0xBAD;
 
@@ -95,6 +96,7 @@ pub(crate) fn filled(
 
 #[test]
 fn a_page_that_does_not_read_back_stays_and_was_the_last() {
+    let _alone = without_forks();
     let Some(pager) = pager("dram,lz4", true, spoil) else { return };
     let first = |page: usize| if page == 70 { UNLUCKY } else { page as u64 };
     let (base, pages) = filled(pager, first);
@@ -106,10 +108,10 @@ fn a_page_that_does_not_read_back_stays_and_was_the_last() {
     assert_eq!(evictor.evict(pager, entry, WISH).evicted, 64);
     assert!(!pager.is_frozen(), "pages that read back are no reason to stop");
     // 64 to 69 leave, 70 is found out, and all behind it stays.
-    evictor.evict(pager, entry, Wish { from: 64, pages: 400, ..WISH });
+    evictor.evict(pager, entry, EvictRequest { from: 64, pages: 400, ..WISH });
     assert!(pager.is_frozen());
     assert_eq!((evicted(0, 70), evicted(70, 512)), (70, 0));
-    evictor.evict(pager, entry, Wish { from: 200, ..WISH });
+    evictor.evict(pager, entry, EvictRequest { from: 200, ..WISH });
     assert_eq!(evicted(70, 512), 0, "nothing is evicted after that");
     for (number, page) in pages.iter().enumerate() {
         // SAFETY: as above.
@@ -140,6 +142,7 @@ fn ends_a_process(test: &str, told: &str, words: &str) {
 /// Page 40 comes out of its store as another page.
 #[test]
 fn what_is_found_while_recompressing_is_the_end_only_for_who_reads_it() {
+    let _alone = without_forks();
     let Some(pager) = pager("dram,lz4,zstd:1", false, spoil) else { return };
     let first = |page: usize| if page == 40 { UNLUCKY } else { page as u64 };
     let (base, pages) = filled(pager, first);
@@ -148,10 +151,10 @@ fn what_is_found_while_recompressing_is_the_end_only_for_who_reads_it() {
     assert_eq!(evictor.evict(pager, entry, WISH).evicted, 64);
     assert!(!pager.is_frozen());
 
-    evictor.densify(pager, entry);
+    evictor.recompress_densest(pager, entry);
     assert!(pager.is_frozen(), "the page's checksum is not that of what came out");
     assert_eq!(
-        evictor.evict(pager, entry, Wish { from: 64, ..WISH }).evicted,
+        evictor.evict(pager, entry, EvictRequest { from: 64, ..WISH }).evicted,
         0,
         "nothing is evicted after that"
     );
@@ -173,6 +176,7 @@ fn what_is_found_while_recompressing_is_the_end_only_for_who_reads_it() {
 /// Bits of the state, of the location, and of what else is in the word.
 #[test]
 fn a_damaged_page_word_ends_the_process_that_touches_the_page() {
+    let _alone = without_forks();
     let Ok(bit) = std::env::var(OWN_PROCESS) else {
         for bit in ["0", "1", "2", "12", "24", "35", "63"] {
             let words = "cannot be restored: its page word is damaged";
@@ -212,6 +216,7 @@ fn refuse_three_times(_: &mut Page) -> Result<(), CodecError> {
 
 #[test]
 fn who_needs_a_page_waits_for_memory_to_decompress_it() {
+    let _alone = without_forks();
     let Some(pager) = pager("dram,lz4", false, refuse_three_times) else { return };
     let (base, pages) = filled(pager, |_| UNLUCKY);
     let entry = pager.table.get_or_create(base).unwrap();
@@ -221,5 +226,5 @@ fn who_needs_a_page_waits_for_memory_to_decompress_it() {
         assert_eq!(unsafe { page.read_volatile() }, page_words(UNLUCKY));
     }
     assert_eq!(REFUSED.load(Relaxed), 3 + 64, "three times one waited");
-    assert!(pager.said.restore_waits.load(Relaxed) && !pager.is_frozen());
+    assert!(pager.warned.restore_waits.load(Relaxed) && !pager.is_frozen());
 }

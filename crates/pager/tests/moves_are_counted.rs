@@ -4,7 +4,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use std::time::{Duration, Instant};
-use terrace_pager::sys::{self, Errno, PAGE};
+use terrace_os::{self as sys, Errno, PAGE};
 
 const PAGES: usize = 64;
 const WRITERS: usize = 3;

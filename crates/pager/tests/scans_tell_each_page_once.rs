@@ -2,7 +2,7 @@
 //! walks that they ended before they did (docs/known-problems.md): without the correction in
 //! [`sys`] the runs of 600 go back once, and what is counted of them is too much.
 
-use terrace_pager::sys::{self, PAGE, Run};
+use terrace_os::{self as sys, PAGE, Run};
 
 #[test]
 fn in_pieces_of_any_size() {

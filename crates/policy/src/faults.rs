@@ -12,8 +12,8 @@ use crate::victims::{Action, Choice, Expectation, Pressure, RegionId, RegionView
 #[derive(Clone, Debug)]
 pub struct Config {
     /// A region with more than this share of its evicted pages coming back between two looks is
-    /// hot (0–1). Default 1/8: a page restored costs about two evictions
-    /// (`facts/end-to-end.md` §2), so below it eviction still pays.
+    /// hot (0–1). Default 1/8: a page restored costs about two evictions,
+    /// so below it eviction still pays.
     pub hot_share: f32,
     /// Nor is a region hot below this multiple of what comes back on average: where all are alike,
     /// which pages to take is not the regions' to say. Default 2.

@@ -10,8 +10,8 @@
 //! - **it is no chance**: if another has to go, the two differ by more than [1.4](Config::sigmas)
 //!   standard deviations of what is known of them.
 //!
-//! Each alone was measured to be needed (`facts/hotness-policies.md` §2, lever B: exact order
-//! without a gate thrashes on noise, with 25 times the moves). How the numbers here and in
+//! Each alone was measured to be needed (exact order without a gate thrashes
+//! on noise: 25 times the moves on scattered Zipf accesses). How the numbers here and in
 //! [`terrace`](crate::terrace) were chosen, and what they came to on workloads that were kept
 //! aside: `docs/benchmarks.md`.
 //!

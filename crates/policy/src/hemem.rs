@@ -10,10 +10,9 @@
 //!
 //! From the published code: these rules, the thresholds 8, 4 and 18, 8192 pages cooled at a time,
 //! 10 GB/s of moves at most. Its versions disagree: reads 8, 4 or 2, cooling at 18, 10 or 22, with
-//! one sample of 5003, 10007 or 19997 accesses (`facts/hotness-policies.md` §1). Jenga's paper says
-//! that cooling comes at 1024 accesses (§2.2.2), which is the policy `hemem-1024`. Earlier versions
-//! judge a page by counts that missed ticks of the clock have not been taken off yet:
-//! [`Config::late_shift`].
+//! one sample of 5003, 10007 or 19997 accesses. Jenga's paper says that cooling comes at 1024
+//! accesses (§2.2.2), which is the policy `hemem-1024`. Earlier versions judge a page by counts
+//! that missed ticks of the clock have not been taken off yet: [`Config::late_shift`].
 //!
 //! It has pages of one size. Where units differ, counts are of samples of a page whatever its size,
 //! as there; a page comes into as much free room as it needs, or into the places of as many cold

@@ -12,6 +12,7 @@
 //!   [`oracle`]. [`sizes`]: of units that are not all alike.
 //! - [`tiering`]: which of several tiers each region is in, by what it costs and what that saves.
 //! - [`grouping`]: which allocation sites' objects share a zone.
+//! - [`slowdown`]: how much DRAM there is to be, so that no more time is lost than is allowed.
 //! - [`live`]: by their names, those that run in a live program; [`published`]: those of a
 //!   simulation, with their papers' parameters, of which [`settings`] can be set.
 #![forbid(unsafe_code)]
@@ -36,6 +37,7 @@ pub mod regions;
 pub mod settings;
 pub mod sizes;
 pub mod sketch;
+pub mod slowdown;
 pub mod terrace;
 pub mod tiering;
 pub mod tpp;

@@ -17,8 +17,8 @@
 //!
 //! From the published code: the above, but for the tests of accessed bits of candidates, which are
 //! always set by the access that faulted, and the giving back of shadows, as there is room for all.
-//! Choices: what moves take, as multiples of what they take others ([`Config`],
-//! `facts/hotness-policies.md` §1: "Promotion cost × 0.5, demotion × 0.1", a model); a unit that is
+//! Choices: what moves take, as multiples of what they take others ([`Config`]:
+//! a half for promotions and a tenth for demotions, assumed and not measured); a unit that is
 //! written is never given up, because whether it is written in the moment of the copy is not known
 //! ([`Config::abort_if_written`] is the other extreme).
 

@@ -3,16 +3,17 @@
 //!
 //! A simulation is smaller than what the papers ran, and often shorter. [`Parameters::samples`] and
 //! [`Parameters::time`] scale what policies count in samples and in time: where N units play 20 GiB
-//! of 10,240 × 2 MiB, N / 10,240 makes all of them as sure of a unit as they were there
-//! (`facts/hotness-policies.md`, "Replay: scale model"), which is what [`Parameters::of_units`]
-//! has. What is counted for each unit, as HeMem's thresholds, stays; what is in bytes follows
-//! [`Parameters::unit_bytes`].
+//! of 10,240 × 2 MiB, N / 10,240 makes all of them as sure of a unit as they were there, which is
+//! what [`Parameters::of_units`] has. What is counted for each unit, as HeMem's thresholds, stays;
+//! what is in bytes follows [`Parameters::unit_bytes`].
 //!
 //! How often samples are taken is the simulation's: each paper has its own. Memtis takes one load
 //! of 199 and one store of 100,007, or fewer where that costs more than 3 % of a core; HeMem one
 //! access of 5003 to 19,997, HybridTier up to 100,001 a second and CPU. Policies with numbers for
 //! each unit (HeMem, HybridTier) or with a horizon in samples (`terrace`) are others at another
 //! rate.
+
+mod recency;
 
 use crate::gate::{self, Gated};
 use crate::hemem::{self, HeMem};
@@ -24,26 +25,142 @@ use crate::settings::{Assignment, Invalid, Knob, Scale, Setting, assignment, con
 use crate::tpp::{self, Tpp};
 use crate::{autonuma, jenga, kernel, memtis, nomad};
 
-/// Names of all policies.
-pub const NAMES: [&str; 13] = [
-    "first-touch",
-    "autonuma",
-    "autonuma-6",
-    "tpp",
-    "nomad",
-    "hemem",
-    "hemem-1024",
-    "hybridtier",
-    "memtis",
-    "memtis-qc",
-    "jenga",
-    "terrace",
-    "oracle",
+/// A policy of the simulator.
+struct Published {
+    name: &'static str,
+    /// What can be set of it.
+    knobs: fn() -> Vec<Knob>,
+    /// Makes the policy of that name.
+    make: fn(&str, &Parameters) -> Box<dyn PlacementPolicy>,
+}
+
+const POLICIES: &[Published] = &[
+    Published {
+        name: "first-touch",
+        knobs: Vec::new,
+        make: |_, _| Box::new(FirstTouch::published()),
+    },
+    Published {
+        name: "autonuma",
+        knobs: || all(autonuma::SETTINGS),
+        make: |name, parameters| {
+            let kernel = parameters.kernel(autonuma::CONFIG.kernel);
+            let config = autonuma::Config { kernel, ..autonuma::CONFIG };
+            Box::new(autonuma::AutoNuma::new(parameters.of(name, config, autonuma::SETTINGS)))
+        },
+    },
+    Published {
+        name: "autonuma-6",
+        knobs: || all(autonuma::TIERING_SETTINGS),
+        make: |name, parameters| {
+            let kernel = parameters.kernel(autonuma::TIERING.kernel);
+            let config = autonuma::TieringConfig { kernel, ..autonuma::TIERING };
+            let config = parameters.of(name, config, autonuma::TIERING_SETTINGS);
+            Box::new(autonuma::Tiering::new(config))
+        },
+    },
+    Published {
+        name: "tpp",
+        knobs: || all(tpp::SETTINGS),
+        make: |name, parameters| {
+            let kernel = parameters.kernel(tpp::CONFIG.kernel);
+            let config = tpp::Config { kernel, ..tpp::CONFIG };
+            Box::new(Tpp::new(parameters.of(name, config, tpp::SETTINGS)))
+        },
+    },
+    Published {
+        name: "nomad",
+        knobs: || all(nomad::SETTINGS),
+        make: |name, parameters| {
+            let kernel = parameters.kernel(nomad::CONFIG.kernel);
+            let config = nomad::Config { kernel, ..nomad::CONFIG };
+            Box::new(nomad::Nomad::new(parameters.of(name, config, nomad::SETTINGS)))
+        },
+    },
+    Published { name: "recency", knobs: Vec::new, make: |_, _| Box::new(recency::Recency::new()) },
+    Published {
+        name: hemem::CONFIG.name,
+        knobs: || all(hemem::SETTINGS),
+        make: |name, parameters| hemem(name, parameters, hemem::CONFIG),
+    },
+    Published {
+        name: hemem::SLOW_COOLING.name,
+        knobs: || all(hemem::SETTINGS),
+        make: |name, parameters| hemem(name, parameters, hemem::SLOW_COOLING),
+    },
+    Published {
+        name: "hybridtier",
+        knobs: || all(hybridtier::SETTINGS),
+        make: |name, parameters| {
+            let config = hybridtier::of_pages(parameters.unit_bytes, parameters.largest);
+            Box::new(HybridTier::new(parameters.of(name, config, hybridtier::SETTINGS)))
+        },
+    },
+    Published {
+        name: memtis::CONFIG.name,
+        knobs: || all(histogram::SETTINGS),
+        make: |name, parameters| hotness(name, parameters, memtis::CONFIG),
+    },
+    Published {
+        name: memtis::QUICK_COOLING.name,
+        knobs: || all(histogram::SETTINGS),
+        make: |name, parameters| hotness(name, parameters, memtis::QUICK_COOLING),
+    },
+    Published {
+        name: jenga::CONFIG.name,
+        knobs: || all(histogram::SETTINGS),
+        make: |name, parameters| hotness(name, parameters, jenga::CONFIG),
+    },
+    Published {
+        name: "terrace",
+        knobs: || all(gate::SETTINGS),
+        make: |name, parameters| {
+            let Parameters { slowness, move_samples, .. } = *parameters;
+            let config = gate::Config { slowness, move_samples, ..gate::CONFIG };
+            Box::new(Gated::with(parameters.of(name, config, gate::SETTINGS)))
+        },
+    },
+    Published {
+        name: "oracle",
+        knobs: || all(oracle::SETTINGS),
+        make: |name, parameters| {
+            Box::new(Oracle::new(parameters.of(name, oracle::CONFIG, oracle::SETTINGS)))
+        },
+    },
 ];
+
+fn hemem(name: &str, parameters: &Parameters, config: hemem::Config) -> Box<dyn PlacementPolicy> {
+    let config = hemem::Config { unit_bytes: parameters.unit_bytes, ..config };
+    Box::new(HeMem::new(parameters.of(name, config, hemem::SETTINGS)))
+}
+
+fn hotness(
+    name: &str,
+    parameters: &Parameters,
+    config: histogram::Config,
+) -> Box<dyn PlacementPolicy> {
+    let config = memtis::as_published(config, parameters.unit_bytes, parameters.largest);
+    Box::new(Hotness::new(parameters.of(name, config, histogram::SETTINGS)))
+}
+
+fn all<C>(settings: &[Setting<C>]) -> Vec<Knob> {
+    settings.iter().map(|setting| setting.knob).collect()
+}
+
+/// Names of all policies.
+pub const NAMES: [&str; POLICIES.len()] = {
+    let mut names = [""; POLICIES.len()];
+    let mut index = 0;
+    while index < names.len() {
+        names[index] = POLICIES[index].name;
+        index += 1;
+    }
+    names
+};
 
 /// A huge page, which is what most of the papers' policies move.
 const HUGE_PAGE: f64 = 2097152.0;
-/// What the facts' simulations had in such pages.
+/// Huge pages of the 20 GiB that all units together play: see the head of this file.
 const UNITS: f64 = 10_240.0;
 
 /// What a simulation is like, and what was set.
@@ -113,94 +230,18 @@ impl Parameters {
     }
 }
 
-fn all<C>(settings: &[Setting<C>]) -> Vec<Knob> {
-    settings.iter().map(|setting| setting.knob).collect()
+fn by_name(name: &str) -> Option<&'static Published> {
+    POLICIES.iter().find(|policy| policy.name == name)
 }
 
 /// What can be set of the policy of that name.
 pub fn knobs(name: &str) -> Option<Vec<Knob>> {
-    Some(match name {
-        "first-touch" => Vec::new(),
-        "autonuma" => all(autonuma::SETTINGS),
-        "autonuma-6" => all(autonuma::TIERING_SETTINGS),
-        "tpp" => all(tpp::SETTINGS),
-        "nomad" => all(nomad::SETTINGS),
-        "hemem" | "hemem-1024" => all(hemem::SETTINGS),
-        "hybridtier" => all(hybridtier::SETTINGS),
-        "memtis" | "memtis-qc" | "jenga" => all(histogram::SETTINGS),
-        "terrace" => all(gate::SETTINGS),
-        "oracle" => all(oracle::SETTINGS),
-        _ => return None,
-    })
+    by_name(name).map(|policy| (policy.knobs)())
 }
 
 /// The policy of that name.
 pub fn policy(name: &str, parameters: &Parameters) -> Option<Box<dyn PlacementPolicy>> {
-    let unit_bytes = parameters.unit_bytes;
-    let hotness = |config: histogram::Config| -> Box<dyn PlacementPolicy> {
-        Box::new(Hotness::new(parameters.of(
-            name,
-            memtis::as_published(config, unit_bytes, parameters.largest),
-            histogram::SETTINGS,
-        )))
-    };
-    let hemem = |config: hemem::Config| -> Box<dyn PlacementPolicy> {
-        Box::new(HeMem::new(parameters.of(
-            name,
-            hemem::Config { unit_bytes, ..config },
-            hemem::SETTINGS,
-        )))
-    };
-    Some(match name {
-        "first-touch" => Box::new(FirstTouch::published()),
-        "autonuma" => {
-            let config = autonuma::Config {
-                kernel: parameters.kernel(autonuma::CONFIG.kernel),
-                ..autonuma::CONFIG
-            };
-            Box::new(autonuma::AutoNuma::new(parameters.of(name, config, autonuma::SETTINGS)))
-        }
-        "autonuma-6" => {
-            let config = autonuma::TieringConfig {
-                kernel: parameters.kernel(autonuma::TIERING.kernel),
-                ..autonuma::TIERING
-            };
-            Box::new(autonuma::Tiering::new(parameters.of(
-                name,
-                config,
-                autonuma::TIERING_SETTINGS,
-            )))
-        }
-        "tpp" => {
-            let config =
-                tpp::Config { kernel: parameters.kernel(tpp::CONFIG.kernel), ..tpp::CONFIG };
-            Box::new(Tpp::new(parameters.of(name, config, tpp::SETTINGS)))
-        }
-        "nomad" => {
-            let config =
-                nomad::Config { kernel: parameters.kernel(nomad::CONFIG.kernel), ..nomad::CONFIG };
-            Box::new(nomad::Nomad::new(parameters.of(name, config, nomad::SETTINGS)))
-        }
-        "hemem" => hemem(hemem::CONFIG),
-        "hemem-1024" => hemem(hemem::SLOW_COOLING),
-        "hybridtier" => {
-            let config = hybridtier::of_pages(unit_bytes, parameters.largest);
-            Box::new(HybridTier::new(parameters.of(name, config, hybridtier::SETTINGS)))
-        }
-        "memtis" => hotness(memtis::CONFIG),
-        "memtis-qc" => hotness(memtis::QUICK_COOLING),
-        "jenga" => hotness(jenga::CONFIG),
-        "terrace" => {
-            let config = gate::Config {
-                slowness: parameters.slowness,
-                move_samples: parameters.move_samples,
-                ..gate::CONFIG
-            };
-            Box::new(Gated::with(parameters.of(name, config, gate::SETTINGS)))
-        }
-        "oracle" => Box::new(Oracle::new(parameters.of(name, oracle::CONFIG, oracle::SETTINGS))),
-        _ => return None,
-    })
+    by_name(name).map(|policy| (policy.make)(name, parameters))
 }
 
 #[cfg(test)]
@@ -428,7 +469,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
-        /// Whatever happens: moves are of units that are elsewhere, they fit, and the same calls give the same answers.
+        /// Whatever happens: moves are of units that are elsewhere, they fit, and the same calls
+        /// give the same answers.
         #[test]
         fn moves_keep_to_the_room_and_are_the_same_each_time(
             steps in prop::collection::vec((0u32..40, 0u32..40, 0u8..14, 0u32..8), 1..300),

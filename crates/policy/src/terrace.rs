@@ -2,8 +2,8 @@
 //! four speeds, each of which counts for as much as it foretold.
 //!
 //! Jenga's and Memtis's counters forget at one speed: slow ones follow a change late, quick ones
-//! take noise for change (`facts/hotness-policies.md` §2). Here each unit has [four](HALF_LIVES),
-//! and what they say is weighed by how well each foretold what came:
+//! take noise for change (`docs/benchmarks.md` compares them). Here each unit has
+//! [four](HALF_LIVES), and what they say is weighed by how well each foretold what came:
 //!
 //! - **Time is samples a unit**, in [epochs](EPOCH): a slow sampler over much memory is as sure of
 //!   itself as a quick one over little; it only takes longer. A unit's *heat* is how often it is

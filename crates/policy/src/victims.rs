@@ -60,21 +60,24 @@ pub enum Reason {
     /// The program said that it does not need it (MADV_PAGEOUT).
     Asked,
     /// It was out already, and takes less room in a denser tier.
-    Denser,
+    Recompressed,
     /// A test evicts whatever there is.
     Stress,
+    /// The placement model wants its region in that tier.
+    Planned,
 }
 
 impl Reason {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Reason; 7] = [
+    pub const ALL: [Reason; 8] = [
         Reason::Cold,
         Reason::Pressed,
         Reason::Probation,
         Reason::Probed,
         Reason::Asked,
-        Reason::Denser,
+        Reason::Recompressed,
         Reason::Stress,
+        Reason::Planned,
     ];
 
     /// As reports name it.
@@ -85,8 +88,9 @@ impl Reason {
             Reason::Probation => "probation",
             Reason::Probed => "probed",
             Reason::Asked => "asked",
-            Reason::Denser => "denser",
+            Reason::Recompressed => "denser",
             Reason::Stress => "stress",
+            Reason::Planned => "planned",
         }
     }
 }
@@ -132,8 +136,8 @@ pub trait VictimPolicy: Send {
     );
 }
 
-/// What was touched within this time is never evicted, ms: it would stop the program
-/// (`facts/traps.md`, Scale: livelock).
+/// What was touched within this time is never evicted, ms: under a budget that
+/// cannot be met, every page would leave again before the program had used it.
 pub const FLOOR_MS: u64 = 20;
 
 /// Most returns of a page that are counted.

@@ -1,6 +1,6 @@
 //! A file to look at, by system calls alone.
 
-use crate::{Cause, Name};
+use crate::cause::{Cause, Name};
 use core::ffi::CStr;
 use core::marker::PhantomData;
 use core::mem::MaybeUninit;

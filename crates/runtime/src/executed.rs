@@ -8,14 +8,15 @@
 //! Such calls are made between fork and exec, in children of vfork that share the program's memory,
 //! and in signal handlers. So nothing here allocates, takes a lock, or looks up a function then.
 
+use crate::current::pager;
 use crate::entry::jumps;
-use crate::pager;
-use crate::processes::{Next, no_such_call, result, with_tasks_given_back};
+use crate::next::{Next, no_such_call, result};
+use crate::processes::with_tasks_given_back;
 use std::arch::naked_asm;
 use std::ffi::{CStr, c_char, c_void};
 use std::mem::MaybeUninit;
 use std::sync::OnceLock;
-use terrace_pager::sys;
+use terrace_os as sys;
 use terrace_pager::unreached::{self, Entry};
 use terrace_reach::environment::{self, Strings, strings};
 use terrace_reach::{Environment, Found, Place};

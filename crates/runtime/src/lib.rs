@@ -2,41 +2,36 @@
 //!
 //! Wires allocator and pager together, takes the settings from the environment, and interposes what
 //! a program does to its memory and processes: [`entry`] exports the malloc family, [`mappings`]
-//! interposes the `mmap` family, [`segments`] knows static data and the break, [`kept`] what the
+//! interposes the `mmap` family, [`segments`] knows static data and the break, [`pin`] what the
 //! kernel must find in place, [`linked`] exports what linked programs call, [`processes`] fork and
 //! what may not be missed, [`executed`] what the program executes, [`privileges`] the calls before
 //! which everything must be open. Nothing here aborts the program or prints more than a line.
 
 mod codecs;
+mod current;
 mod entry;
 mod executed;
-mod kept;
 mod linked;
 mod mappings;
+mod next;
+mod pin;
 mod privileges;
 mod processes;
 mod segments;
 
-use processes::Next;
+use current::{PROCESS, pager};
+use next::Next;
 use segments::base_of;
 use std::ffi::{CStr, c_char, c_void};
-use std::sync::atomic::{AtomicI32, Ordering::*};
+use std::sync::atomic::Ordering::*;
 use terrace_alloc::grouped::{self, Grouping};
 use terrace_alloc::{placement, unmanaged, zone};
+use terrace_os as sys;
 use terrace_pager::settings::{Allocator, Settings};
-use terrace_pager::{Host, Mode, Pager, sys};
+use terrace_pager::{Host, Mode, Pager};
 
 #[global_allocator]
 static ALLOCATOR: unmanaged::Unmanaged = unmanaged::Unmanaged;
-
-/// The process that runs here. A vfork child shares our memory, not our process: it must start
-/// nothing.
-static PROCESS: AtomicI32 = AtomicI32::new(0);
-
-/// The pager, once the library's constructor has run.
-fn pager() -> Option<&'static Pager> {
-    zone::pager()
-}
 
 extern "C" fn begin() {
     terrace_alloc::enter_internal();

@@ -1,9 +1,9 @@
 //! What `include/terrace.h` declares, for programs that know what they are about to touch, and what
 //! belongs together. `mnalloc` itself is in [`crate::entry`].
 
-use crate::pager;
+use crate::current::pager;
 use terrace_alloc::placement::{self, ArenaFigures, ArenaId};
-use terrace_pager::sys::untagged;
+use terrace_os::untagged;
 use terrace_pager::{Expectation, Mode};
 
 /// Brings the pages of a range that are out back now. Safe with any address, also from signal

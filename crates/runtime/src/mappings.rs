@@ -8,9 +8,9 @@
 
 use crate::segments;
 use std::ffi::c_void;
+use terrace_os::{self as sys, Errno, PAGE, untagged};
 use terrace_pager::Pager;
 use terrace_pager::ranges::{MANAGED_FROM, Range};
-use terrace_pager::sys::{self, Errno, PAGE, untagged};
 
 /// Advice that is newer than Debian 12's headers.
 const MADV_DONTNEED_LOCKED: i32 = 24;
@@ -56,7 +56,7 @@ pub(crate) fn kernel(number: libc::c_long, args: [usize; 6]) -> Result<usize, Er
 /// `vfork`, of clone with CLONE_VM) may be killed at any time and would leave our locks taken: what
 /// it does, the kernel tells us.
 pub(crate) fn pager() -> Option<&'static Pager> {
-    crate::pager().filter(|pager| pager.serves_this_process())
+    crate::current::pager().filter(|pager| pager.serves_this_process())
 }
 
 /// The pager, if it manages any of a range. Of one that does not begin at a page there is nothing
@@ -487,11 +487,11 @@ extern "C" fn __wrap_mprotect(address: *mut c_void, len: usize, prot: i32) -> i3
 }
 
 /// What jemalloc maps for itself, its metadata above all, lies in one range of ours: see
-/// `terrace_pager::space`.
+/// `terrace_os::space`.
 mod metadata {
     use std::sync::atomic::{AtomicUsize, Ordering::*};
-    use terrace_pager::space::Span;
-    use terrace_pager::sys::Errno;
+    use terrace_os::Errno;
+    use terrace_os::space::Span;
 
     const RANGE: usize = 1 << 40;
     const RESERVED: usize = 64 << 20;

@@ -5,11 +5,12 @@
 //! before the first of them, however little memory the program has by then. A program that makes
 //! none pays nothing.
 
-use crate::processes::{Next, result};
-use crate::{PROCESS, pager};
+use crate::current::{PROCESS, pager};
+use crate::next::{Next, result};
 use std::ffi::c_void;
 use std::sync::atomic::Ordering::*;
-use terrace_pager::{Mode, sys};
+use terrace_os as sys;
+use terrace_pager::Mode;
 
 /// Has the companion made, if there will ever be one.
 fn start_first() {

@@ -11,41 +11,18 @@
 //! of thread-specific values, and the descriptions of threads on stacks of the program, which we
 //! see to it are never evicted.
 
-use crate::{PROCESS, executed, kept, mappings, pager, privileges};
+use crate::current::{PROCESS, pager};
+use crate::next::{Internal, Next, no_such_call, result};
+use crate::{executed, mappings, pin, privileges};
 use std::arch::naked_asm;
-use std::ffi::{CStr, c_char, c_void};
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering::*};
+use std::ffi::{c_char, c_void};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use terrace_alloc::{grouped, placement, unmanaged, zone};
-use terrace_pager::{locking, sys};
+use terrace_os as sys;
+use terrace_pager::locking;
 
 type Handler = Option<extern "C" fn()>;
 type RegisterAtfork = extern "C" fn(Handler, Handler, Handler, *mut c_void) -> i32;
-
-/// The next definition of a function behind ours: the C library's. Looked up once, for after a fork
-/// the lookup may not be possible.
-pub(crate) struct Next {
-    name: &'static CStr,
-    found: AtomicPtr<c_void>,
-}
-
-impl Next {
-    pub const fn new(name: &'static CStr) -> Self {
-        Next { name, found: AtomicPtr::new(std::ptr::null_mut()) }
-    }
-
-    /// Null if there is none.
-    pub fn get(&self) -> *mut c_void {
-        let found = self.found.load(Acquire);
-        if !found.is_null() {
-            return found;
-        }
-        let _unmanaged = Internal::enter();
-        // SAFETY: a NUL-terminated name.
-        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
-        self.found.store(found, Release);
-        found
-    }
-}
 
 static REGISTER_ATFORK: Next = Next::new(c"__register_atfork");
 static FORK: Next = Next::new(c"fork");
@@ -59,29 +36,6 @@ static POPEN: Next = Next::new(c"popen");
 static PTHREAD_CREATE: Next = Next::new(c"pthread_create");
 static PTHREAD_SETSPECIFIC: Next = Next::new(c"pthread_setspecific");
 static TSS_SET: Next = Next::new(c"tss_set");
-
-/// While it lives, this thread allocates unmanaged memory.
-struct Internal;
-
-impl Internal {
-    fn enter() -> Self {
-        terrace_alloc::enter_internal();
-        Internal
-    }
-}
-
-impl Drop for Internal {
-    fn drop(&mut self) {
-        terrace_alloc::leave_internal();
-    }
-}
-
-/// What a call answers that the C library does not have.
-pub(crate) fn no_such_call<T>(value: T) -> T {
-    // SAFETY: the C library's thread-local errno.
-    unsafe { *libc::__errno_location() = libc::ENOSYS };
-    value
-}
 
 /// Registers our handlers, once.
 pub fn register_fork_handlers() {
@@ -199,7 +153,7 @@ const DESCRIPTION_BYTES: usize = 64 << 10;
 
 /// `pthread_create`. Where the program brings the stack, and with it the place of the thread's
 /// description, that place must not be evicted: threads are in a list that the C library changes in
-/// a forked child before any handler runs; and see [`kept`].
+/// a forked child before any handler runs; and see [`pin`].
 #[unsafe(no_mangle)]
 extern "C" fn pthread_create(
     thread: *mut libc::pthread_t,
@@ -224,7 +178,7 @@ extern "C" fn pthread_create(
     }
     if let Some(top) = top_of_own_stack(attributes) {
         let len = (DESCRIPTION_BYTES + sys::thread_locals_bytes()).min(top);
-        kept::keep(top - len, len);
+        pin::pin(top - len, len);
     }
     let make = || real(thread, attributes, main, argument);
     let error = match terrace_pager::is_own_thread(main) {
@@ -505,7 +459,7 @@ extern "C" fn clone(
     if flags & libc::CLONE_VM != 0 {
         // The kernel clears it as the child ends.
         if flags & libc::CLONE_CHILD_CLEARTID != 0 {
-            kept::keep(child_tid as usize, size_of::<libc::pid_t>());
+            pin::pin(child_tid as usize, size_of::<libc::pid_t>());
         }
         let make = || real(main, stack, flags, argument, parent_tid, tls, child_tid);
         return with_tasks_given_back(make, lacks_task);
@@ -808,18 +762,6 @@ fn retire_before_filter() {
     }
 }
 
-/// A system call's result as the C library has it.
-pub(crate) fn result(result: Result<usize, sys::Errno>) -> libc::c_long {
-    match result {
-        Ok(value) => value as libc::c_long,
-        Err(errno) => {
-            // SAFETY: the C library's thread-local errno.
-            unsafe { *libc::__errno_location() = errno.into_raw() };
-            -1
-        }
-    }
-}
-
 /// `syscall`: what is interposed by name must not slip through by number.
 extern "C" fn syscall_by_number(
     number: libc::c_long,
@@ -843,7 +785,7 @@ extern "C" fn syscall_by_number(
             }
             forward()
         }
-        libc::SYS_futex => result(kept::futex([a, b, c, d, e, f])),
+        libc::SYS_futex => result(pin::futex([a, b, c, d, e, f])),
         libc::SYS_mlockall => libc::c_long::from(mlockall(a as i32)),
         libc::SYS_munlockall => libc::c_long::from(munlockall()),
         libc::SYS_prctl => libc::c_long::from(prctl(a as i32, b, c, d, e)),

@@ -7,11 +7,11 @@
 //! memory is not known, and nobody tells when the loader unmaps it.
 
 use crate::mappings::{kernel, pager, pointer, status};
-use crate::processes::Next;
+use crate::next::Next;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
+use terrace_os::{Errno, PAGE};
 use terrace_pager::Pager;
-use terrace_pager::sys::{Errno, PAGE};
 use terrace_pager::table::REGION;
 
 /// At the beginning of a program's zeros (GNU ld), or at their end (gold, lld), its linker puts the C

@@ -1,9 +1,9 @@
 //! Hardware that samples accesses: Intel's PEBS and AMD's IBS. It says the address itself.
 //!
-//! Encodings are those of `facts/sampling.md` (PEBS / IBS), and so is the control of periods:
-//! [`Pace`]. Opening an event proves nothing in a virtual machine, nor does it on a processor that
-//! gives the number another meaning, so each of several ways is believed only after it has seen
-//! accesses that we made ourselves: [`Hardware::counts_here`].
+//! Encodings are those of the processors' manuals and the kernel's event tables; periods follow
+//! what samples cost: [`Pace`]. Opening an event proves nothing in a virtual machine, nor does it
+//! on a processor that gives the number another meaning, so each of several ways is believed only
+//! after it has seen accesses that we made ourselves: [`Hardware::counts_here`].
 
 use crate::events::{Events, OpenError, Request, Whose};
 use crate::ring::{Layout, RawSample, fields};
@@ -188,8 +188,7 @@ const MISSES: u64 = 199;
 const STORES: u64 = 100_007;
 const IBS_OPS: u64 = 50_000;
 
-/// How much longer periods are than those that hardware begins with: by what samples cost
-/// (`facts/sampling.md`, period control).
+/// How much longer periods are than those that hardware begins with: by what samples cost.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pace {
     times: f64,

@@ -1,8 +1,8 @@
 //! From an interrupted instruction to the address that it waited for.
 //!
 //! An interrupt is taken between instructions, mostly when one that waited for memory has just
-//! retired: so the access is the one *before* the interrupted instruction (`facts/sampling.md` §A:
-//! found at or after it in 1 % of a hash table's samples, before it in 91 %). Its address is
+//! retired: so the access is the one *before* the interrupted instruction (of a hash
+//! table's samples, an address was found at or after it in 1 %, before it in 91 %). Its address is
 //! computed from the registers of now, and refused if one of those has been written since, as in
 //! `mov rax, [rax]`.
 //!

@@ -20,12 +20,18 @@ use std::fmt;
 enum Name {
     Pattern(Kind),
     Uniform,
+    Gauss,
     Btree,
 }
 
 /// Names, the patterns' first; other words for some of them; and what they are.
-const OTHERS: [(&str, Name, &str); 2] = [
+const OTHERS: [(&str, Name, &str); 3] = [
     ("uniform", Name::Uniform, "All units alike"),
+    (
+        "gauss",
+        Name::Gauss,
+        "A normal distribution around the middle, as wide as 2.5 % of the memory (memtier's, TierScape §8)",
+    ),
     (
         "btree",
         Name::Btree,
@@ -92,8 +98,7 @@ impl Generator {
             accesses,
             theta: 0.9,
             changes: match name {
-                // The middle of the run, as Jenga's; four times all of the hot set; 20 flips
-                // (`facts/hotness-policies.md` §2).
+                // The middle of the run, as Jenga's; four times all of the hot set; 20 flips.
                 Name::Pattern(Kind::Jump) => 1.0,
                 Name::Pattern(Kind::Drift) => 4.0,
                 Name::Pattern(Kind::Phases | Kind::Stencil) => 20.0,
@@ -193,6 +198,7 @@ impl Generator {
                 }
             }
             Name::Uniform => Way::Uniform,
+            Name::Gauss => Way::Weighed(bell(units)),
             Name::Btree => {
                 let leaves = elements - elements.div_ceil(FAN_OUT + 1);
                 let zipf = Zipf::new(leaves as f64, self.theta)
@@ -296,6 +302,14 @@ impl Stream {
         };
         element / u64::from(self.of.elements)
     }
+}
+
+/// A normal distribution around the middle of so many units.
+fn bell(units: u64) -> Alias {
+    const WIDTH: f64 = 0.025;
+    let (middle, sigma) = (units as f64 / 2.0, (units as f64 * WIDTH).max(1.0));
+    let weight = |unit: u64| (-((unit as f64 + 0.5 - middle) / sigma).powi(2) / 2.0).exp();
+    Alias::new(&(0..units).map(weight).collect::<Vec<f64>>())
 }
 
 fn below(random: &mut SmallRng, limit: u64) -> u64 {

@@ -25,7 +25,7 @@ pub struct Memory {
 }
 
 /// Pages that are compressed in DRAM. An access is a fault, which brings the unit back: it pays for
-/// a fault once, not for each access (`facts/compression-and-placement.md` §1.8).
+/// a fault once, not for each access, unlike in TierScape's equations (§6.2).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Compressed {
     /// What a fault on a page takes until the program goes on, ns. Whole units come back: one of
@@ -199,8 +199,8 @@ const FAULT_PATH_NS: f64 = 4_600.0;
 /// `fault-steps.json`: a median of 5.6 µs with 4.3 µs of compression.
 const EVICT_PATH_NS: f64 = 1_300.0;
 
-/// Times of a page in µs and ratio: `facts/compression-and-placement.md` §2, medians over six sets
-/// of pages; the ratio is that of memcached's heap.
+/// Times of a page in µs and ratio: medians over six sets of pages (two texts and the heaps of
+/// four programs), on one core at 2.1 GHz; the ratio is that of memcached's heap.
 const fn compressed(
     name: &'static str,
     about: &'static str,

@@ -54,7 +54,7 @@ pub struct Array {
     /// Latency of the fast tier, ns (paper: 70).
     pub fast_ns: f64,
     /// Latency of the slow tier, ns. The paper does not say it; 295 ns is what all four of its
-    /// averages agree with (`facts/kv-and-objects.md` §6).
+    /// averages agree with within three percent (a test holds it).
     pub slow_ns: f64,
 }
 

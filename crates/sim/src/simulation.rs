@@ -54,8 +54,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// A machine and memory of so many units of 2 MiB as `facts/hotness-policies.md` §2 has them:
-    /// the fast tier holds a fifth.
+    /// A machine and memory of so many units of 2 MiB, of which the fast tier holds a fifth.
     pub fn new(machine: Machine, units: u32) -> Settings {
         Settings {
             machine,
@@ -1309,7 +1308,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is asked for, on any machine: all accesses are accounted for, and what moved explains what is where (`finish` counts it again).
+        /// Whatever is asked for, on any machine: all accesses are accounted for, and what moved
+        /// explains what is where (`finish` counts it again).
         #[test]
         fn nothing_is_lost(
             seed: u64, units in 16u32..200, capacity in 8u32..400, preset in 0usize..7, populated: bool, window in 1u64..5000, alike: bool,
@@ -1340,8 +1340,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(12))]
 
-        /// Every policy, over units of any sizes: the tier is never too full (which is asserted all the time, and counted again at the end), and what is asked
-        /// for is the same each time.
+        /// Every policy, over units of any sizes: the tier is never too full (which is asserted all
+        /// the time, and counted again at the end), and what is asked for is the same each time.
         #[test]
         fn policies_keep_to_the_room_of_units_of_any_size(
             seed: u64, sizes in prop::collection::vec(prop_oneof![3 => Just(1u32), 1 => 2u32..40], 40..200), capacity in 40u32..600, preset in 0usize..7,

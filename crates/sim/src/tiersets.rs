@@ -99,6 +99,50 @@ fn stored(pool: Pool, ratio: f64) -> f64 {
     }
 }
 
+/// One of the twelve tiers of TierScape's Figure 2.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Characterized {
+    /// As users write it, `slow` being the slow medium.
+    pub name: String,
+    /// The codec.
+    pub codec: Codec,
+    /// How pages are packed.
+    pub pool: Pool,
+    /// On the slow medium.
+    pub slow: bool,
+    /// Time of a fault, ns.
+    pub fault_ns: f64,
+    /// The part of the cost of DRAM that is saved, of nci and of dickens.
+    pub saved: [f64; 2],
+}
+
+/// The twelve tiers of TierScape's Figure 2: three codecs, two pools, two media, with the measured
+/// times and ratios of the codecs.
+pub fn characterized() -> Vec<Characterized> {
+    let mut all = Vec::new();
+    for (codec, codec_name) in
+        [(Codec::Lz4, "lz4"), (Codec::Lzo, "lzo"), (Codec::Deflate, "deflate")]
+    {
+        for (pool, pool_name) in [(Pool::Zbud, "zbud"), (Pool::Zsmalloc, "zsmalloc")] {
+            for slow in [false, true] {
+                let (price, read_ns) = if slow { (SLOW_PRICE, SLOW_PAGE_NS) } else { (1.0, 0.0) };
+                let ratios = ratios(codec);
+                let saved = |set: usize| 1.0 - stored(pool, ratios[set]) * price;
+                let medium = if slow { "slow" } else { "dram" };
+                all.push(Characterized {
+                    name: format!("{codec_name}/{pool_name}@{medium}"),
+                    codec,
+                    pool,
+                    slow,
+                    fault_ns: FAULT_NS + times(codec).1 + read_ns,
+                    saved: [saved(0), saved(1)],
+                });
+            }
+        }
+    }
+    all
+}
+
 /// The tiers of a set, DRAM first. `None`: there is no such set.
 pub fn tiers(name: &str) -> Option<Vec<Tier>> {
     let tier = |row: Row| Tier {

@@ -35,9 +35,17 @@ pub enum WorkloadError {
     /// What was written.
     #[error(transparent)]
     Spec(#[from] SpecError),
-    /// A file cannot be read, or is no recording.
+    /// A file cannot be read.
     #[error("{}: {why}", .path.display())]
     File {
+        /// Which.
+        path: PathBuf,
+        /// The cause.
+        why: String,
+    },
+    /// A file was read, and is no recording.
+    #[error("{}: {why}", .path.display())]
+    Contents {
         /// Which.
         path: PathBuf,
         /// The cause.
@@ -201,11 +209,11 @@ pub fn names() -> impl Iterator<Item = (&'static str, &'static str)> {
 
 /// Which kind of recording it is.
 fn recording(path: &Path) -> Result<Workload, WorkloadError> {
-    let wrong = |why: String| WorkloadError::File { path: path.to_owned(), why };
+    let wrong = |why: String| WorkloadError::Contents { path: path.to_owned(), why };
     let mut magic = [0; 8];
     let read = File::open(path)
         .and_then(|file| file.take(8).read(&mut magic))
-        .map_err(|error| wrong(error.to_string()))?;
+        .map_err(|error| WorkloadError::File { path: path.to_owned(), why: error.to_string() })?;
     let is = |of: &[u8; 8]| magic[..read].starts_with(&of[..7]);
     let (of, workload) = if is(&accesses::MAGIC) {
         (accesses::MAGIC, Workload::Accesses(path.to_owned()))
@@ -253,7 +261,7 @@ mod tests {
         let error = |text: &str| parse(text).unwrap_err().to_string();
         assert_eq!(
             error("jmp"),
-            "there is no stream `jmp`; there are zipf, scattered, jump, drift, scan, phases, chase, stencil, uniform, btree, tree, store, or write the path of a recording"
+            "there is no stream `jmp`; there are zipf, scattered, jump, drift, scan, phases, chase, stencil, uniform, gauss, btree, tree, store, or write the path of a recording"
         );
         assert_eq!(
             error("tree:writes=1"),

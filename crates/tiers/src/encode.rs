@@ -1,7 +1,7 @@
 //! The form in which a tier keeps a page: a pattern, the page itself, or its codec's output, and
 //! the checksum of the page.
 
-use crate::Page;
+use crate::page::Page;
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::OnceLock;
 use twox_hash::XxHash3_128;

@@ -23,13 +23,14 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::ffi::CString;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::*};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use terrace_os::lock::{Lock, LockGuard};
 
 use syscalls::{Errno, Sysno, syscall};
 
-use crate::PAGE_BYTES;
 use crate::medium::{EXTENT_BYTES, MediumError, from_errno};
+use crate::page::PAGE_BYTES;
 
 /// Unit of direct I/O; file systems ask for 512 or 4096.
 const BLOCK_BYTES: usize = PAGE_BYTES;
@@ -88,7 +89,7 @@ impl ReadBuffer {
 pub struct FileMedium {
     directory: String,
     /// Those inherited, oldest first, and behind them this process's own, if it has one.
-    files: Mutex<Vec<Arc<DataFile>>>,
+    files: Lock<Vec<Arc<DataFile>>>,
     /// See [`FileMedium::held_bytes`].
     held_bytes: Arc<AtomicU64>,
     in_dram: AtomicBool,
@@ -101,7 +102,7 @@ impl FileMedium {
     pub fn new(directory: &str) -> Self {
         FileMedium {
             directory: directory.to_owned(),
-            files: Mutex::new(Vec::new()),
+            files: Lock::new(Vec::new()),
             held_bytes: Arc::default(),
             in_dram: AtomicBool::new(true),
             refuses: AtomicBool::new(false),
@@ -225,6 +226,12 @@ impl FileMedium {
         Ok(FileExtent { file, slot, written: 0, tail: [0; BLOCK_BYTES] })
     }
 
+    /// A slot of [`EXTENT_BYTES`] with nothing in it.
+    pub(crate) fn allocate_slot(&self) -> Result<FileSlot, MediumError> {
+        let extent = self.allocate()?;
+        Ok(FileSlot { extent, written: AtomicU32::new(0) })
+    }
+
     fn own_file(&self) -> Result<Arc<DataFile>, MediumError> {
         let mut files = self.files();
         if let Some(own) = files.last().filter(|file| !file.is_inherited()) {
@@ -237,8 +244,8 @@ impl FileMedium {
     }
 
     /// Every path leaves the list whole before anything that could panic.
-    fn files(&self) -> MutexGuard<'_, Vec<Arc<DataFile>>> {
-        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    fn files(&self) -> LockGuard<'_, Vec<Arc<DataFile>>> {
+        self.files.lock()
     }
 }
 
@@ -257,10 +264,10 @@ pub struct DataFile {
     /// The end of a pipe that says to the file's owner that we live: ours if the file is
     /// inherited, and during a fork the child's.
     token: AtomicI32,
-    token_identity: Mutex<Identity>,
-    slots: Mutex<Slots>,
+    token_identity: Lock<Identity>,
+    slots: Lock<Slots>,
     /// Where blocks that are complete are put together for writing.
-    writing: Mutex<Vec<Block>>,
+    writing: Lock<Vec<Block>>,
 }
 
 /// Device and inode.
@@ -313,9 +320,9 @@ impl DataFile {
             held_bytes,
             inherited: AtomicBool::new(false),
             token: AtomicI32::new(-1),
-            token_identity: Mutex::default(),
-            slots: Mutex::default(),
-            writing: Mutex::default(),
+            token_identity: Lock::default(),
+            slots: Lock::default(),
+            writing: Lock::default(),
         })
     }
 
@@ -327,8 +334,8 @@ impl DataFile {
         self.fd.load(Relaxed) < 0
     }
 
-    fn slots(&self) -> MutexGuard<'_, Slots> {
-        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    fn slots(&self) -> LockGuard<'_, Slots> {
+        self.slots.lock()
     }
 
     fn error(&self, doing: &'static str, source: io::Error) -> MediumError {
@@ -470,8 +477,8 @@ impl DataFile {
             && identity(token).as_ref() == Ok(&*self.token_identity())
     }
 
-    fn token_identity(&self) -> MutexGuard<'_, Identity> {
-        self.token_identity.lock().unwrap_or_else(PoisonError::into_inner)
+    fn token_identity(&self) -> LockGuard<'_, Identity> {
+        self.token_identity.lock()
     }
 }
 
@@ -506,7 +513,7 @@ impl FileExtent {
             put(&mut self.tail);
             return Ok(());
         }
-        let mut writing = self.file.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut writing = self.file.writing.lock();
         let needed = (at + room).div_ceil(BLOCK_BYTES);
         if writing.len() < needed {
             *writing = blocks(needed).map_err(|error| self.file.error("write", error))?;
@@ -607,6 +614,72 @@ impl FileExtent {
 impl Drop for FileExtent {
     fn drop(&mut self) {
         self.file.give_up(self.slot, self.written.into());
+    }
+}
+
+/// A slot in use whose blocks are written in place, more than once: never while a child may read
+/// them, which is the caller's to see to (see [`FileSlot::is_frozen`]).
+pub(crate) struct FileSlot {
+    extent: FileExtent,
+    /// Bytes up to the end of the last block that was written.
+    written: AtomicU32,
+}
+
+impl FileSlot {
+    /// See [`FileExtent::takes_more`].
+    pub fn takes_more(&self) -> bool {
+        self.extent.takes_more()
+    }
+
+    /// See [`FileExtent::is_frozen`].
+    pub fn is_frozen(&self) -> bool {
+        self.extent.is_frozen()
+    }
+
+    /// Writes at `at`, and nothing else, within the `around.1` bytes from `around.0` on, whole
+    /// blocks; where they are `new`, the rest of them becomes zeros. One thread at a time writes.
+    pub fn write(
+        &self,
+        at: usize,
+        bytes: &[u8],
+        around: (usize, usize),
+        new: bool,
+    ) -> Result<(), MediumError> {
+        let file = &self.extent.file;
+        let (from, to) = match new {
+            true => (around.0, around.0 + around.1),
+            false => {
+                (at / BLOCK_BYTES * BLOCK_BYTES, (at + bytes.len()).next_multiple_of(BLOCK_BYTES))
+            }
+        };
+        let mut image =
+            blocks((to - from) / BLOCK_BYTES).map_err(|error| file.error("write", error))?;
+        let image = bytes_of(&mut image);
+        if !new {
+            read_exactly(file.fd.load(Relaxed), image, self.extent.offset() + from as u64)
+                .map_err(|error| file.error("read", error))?;
+        }
+        image[at - from..at - from + bytes.len()].copy_from_slice(bytes);
+        self.extent.write(from, image)?;
+        self.written.fetch_max(to as u32, Relaxed);
+        Ok(())
+    }
+
+    /// `len` bytes at `at`, a page at most.
+    pub fn read<'b>(
+        &'b self,
+        at: usize,
+        len: usize,
+        buffer: &'b mut ReadBuffer,
+    ) -> Result<&'b [u8], MediumError> {
+        // All of it is in the file, nothing in a tail.
+        self.extent.read(EXTENT_BYTES, at, len, buffer)
+    }
+}
+
+impl Drop for FileSlot {
+    fn drop(&mut self) {
+        self.extent.written = *self.written.get_mut();
     }
 }
 

@@ -12,25 +12,24 @@ pub mod encode;
 pub mod file;
 pub mod medium;
 pub mod node;
+pub mod page;
 pub mod pool;
+pub mod presets;
+mod slot_table;
+mod slots;
 pub mod spec;
 pub mod stats;
 pub mod swap;
 pub mod tier;
 
-pub use codec::{Codec, CodecError, Scratch};
+pub use codec::{Codec, CodecError, CodecKind, Scratch};
 pub use encode::{Checksum, Encoded, Encoding, checksum};
 pub use file::{DataFile, FileMedium, Identity, ReadBuffer, identity};
 pub use medium::{DramMedium, EXTENT_BYTES, Medium, MediumError, Open};
 pub use node::{Node, NodeError, NodeView, Nodes};
+pub use page::{PAGE_BYTES, Page};
 pub use pool::{Location, PoolError, RegionStore};
-pub use spec::{AUTO, CodecKind, MediumKind, PoolKind, SpecError, TierKind, TierSpec, parse_tiers};
+pub use spec::{AUTO, MediumKind, PoolKind, SpecError, TierKind, TierSpec, parse_tiers};
 pub use stats::{TierStats, Times};
 pub use swap::{Swap, SwapDevice, SwapKind, SwapView, meminfo_bytes, swap_devices};
 pub use tier::{Backing, DecodeError, REJECT_MARGIN, Tier};
-
-/// Bytes in a page, the unit that is compressed, stored and restored.
-pub const PAGE_BYTES: usize = 4096;
-
-/// The content of one page.
-pub type Page = [u8; PAGE_BYTES];

@@ -7,10 +7,10 @@
 
 use std::io;
 use std::ptr::NonNull;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use syscalls::{Errno, Sysno, syscall};
+use terrace_os::lock::{Lock, LockGuard};
 
-use crate::PAGE_BYTES;
+use crate::page::PAGE_BYTES;
 
 /// Bytes in an extent: what a 16-bit offset in 8-byte units reaches.
 pub const EXTENT_BYTES: usize = 8 << 16;
@@ -115,7 +115,7 @@ pub struct DramMedium {
     open: Open,
     /// Whether the range is the medium's own, to be unmapped with it.
     owned: bool,
-    state: Mutex<Slots>,
+    state: Lock<Slots>,
 }
 
 /// Makes a part of a medium's range readable and writable, of which nothing was so far.
@@ -192,7 +192,7 @@ impl DramMedium {
             opened: 0,
             allocated: 0,
         };
-        DramMedium { base, slots, open, owned, state: Mutex::new(state) }
+        DramMedium { base, slots, open, owned, state: Lock::new(state) }
     }
 
     /// First address of the reservation and the address after its last.
@@ -212,8 +212,8 @@ impl DramMedium {
     }
 
     /// Every path below leaves the state whole before anything that could panic.
-    fn lock(&self) -> MutexGuard<'_, Slots> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> LockGuard<'_, Slots> {
+        self.state.lock()
     }
 
     fn slot_address(&self, slot: usize) -> NonNull<u8> {

@@ -10,7 +10,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use crate::PAGE_BYTES;
+use crate::page::PAGE_BYTES;
 use crate::swap::meminfo_bytes;
 
 /// One part of so many of a node stays free, for the kernel and for others.

@@ -13,14 +13,19 @@
 //! extent; an extent without live pages goes back to its medium at once. The pool does not
 //! know which blobs are live, only how many and how large: locations are the caller's. It takes no
 //! locks.
+//!
+//! Pages of tiers with a [pool of slots](crate::slots) are in a table instead, one for each tier:
+//! it has a number as an extent has, and a location's offset is a row there.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use crate::PAGE_BYTES;
 use crate::encode::{Checksum, Encoded, Encoding};
 use crate::file::{FileExtent, ReadBuffer, bytes_of};
 use crate::medium::{EXTENT_BYTES, Medium, MediumError};
+use crate::page::PAGE_BYTES;
+use crate::slot_table::SlotTable;
+use crate::slots::SlotError;
 use crate::tier::{Backing, Tier};
 
 /// Extents of one region at most: 32 MiB for 2 MiB of pages, reached only by a caller that never
@@ -187,13 +192,36 @@ impl std::fmt::Display for RepackMismatch {
 }
 
 /// All compressed pages of one region (2 MiB, 512 pages), of any tier. 24 bytes while empty, and
-/// 296 more an extent (4 KiB more in a file).
+/// 304 more an extent (4 KiB more in a file).
 ///
 /// Remove every page before dropping it: a drop gives the memory back, but the tiers' statistics
 /// keep counting.
 #[derive(Default)]
 pub struct RegionStore {
-    extents: Vec<Option<Extent>>,
+    parts: Vec<Option<Part>>,
+}
+
+/// Pages of one tier.
+#[expect(clippy::large_enum_variant, reason = "a box would be memory that may not be had")]
+enum Part {
+    Extent(Extent),
+    Slots { table: SlotTable, tier: u8 },
+}
+
+impl Part {
+    fn tier(&self) -> u8 {
+        match self {
+            Part::Extent(extent) => extent.tier,
+            Part::Slots { tier, .. } => *tier,
+        }
+    }
+
+    fn extent(&self) -> Option<&Extent> {
+        match self {
+            Part::Extent(extent) => Some(extent),
+            Part::Slots { .. } => None,
+        }
+    }
 }
 
 struct Extent {
@@ -354,7 +382,7 @@ impl Drop for Data {
 impl RegionStore {
     /// A store that holds nothing and has allocated nothing.
     pub const fn new() -> Self {
-        RegionStore { extents: Vec::new() }
+        RegionStore { parts: Vec::new() }
     }
 
     /// Copies `encoded` into an extent of the tier `tiers[tier_index]`, which must be a compressed
@@ -377,6 +405,9 @@ impl RegionStore {
         if !(1..=PAGE_BYTES).contains(&bytes.len()) {
             return Err(PoolError::Length { len: bytes.len() });
         }
+        if tier.slots().is_some() {
+            return self.insert_in_slot(tier, tier_index, encoded);
+        }
         let room = packed(bytes.len());
         let fits = |extent: &Extent| {
             extent.tier == tier_index
@@ -385,11 +416,12 @@ impl RegionStore {
                 && extent.live_pages < u16::MAX
                 && extent.takes_more()
         };
-        let index = match self.extents.iter().position(|slot| slot.as_ref().is_some_and(fits)) {
+        let is_one = |part: &Option<Part>| part.as_ref().and_then(Part::extent).is_some_and(fits);
+        let index = match self.parts.iter().position(is_one) {
             Some(index) => index,
             None => self.add_extent(tier, tier_index)?,
         };
-        let Some(extent) = self.extents.get_mut(index).and_then(Option::as_mut) else {
+        let Some(Some(Part::Extent(extent))) = self.parts.get_mut(index) else {
             return Err(PoolError::Full);
         };
         let hole = extent.holes.take(room);
@@ -433,9 +465,46 @@ impl RegionStore {
         })
     }
 
-    /// The tier whose extent `location` is in; `None` if there is no such extent.
+    fn insert_in_slot(
+        &mut self,
+        tier: &Tier,
+        tier_index: u8,
+        encoded: Encoded<'_>,
+    ) -> Result<Location, PoolError> {
+        let Some(pool) = tier.slots() else { return Err(PoolError::NoPool { tier_index }) };
+        let is_its = |part: &Option<Part>| matches!(part, Some(Part::Slots { tier, .. }) if *tier == tier_index);
+        let index = match self.parts.iter().position(is_its) {
+            Some(index) => index,
+            None => self.add(Part::Slots { table: SlotTable::new(pool), tier: tier_index })?,
+        };
+        let Some(Some(Part::Slots { table, .. })) = self.parts.get_mut(index) else {
+            return Err(PoolError::Full);
+        };
+        match table.insert(encoded.bytes, encoded.checksum, &tier.stats) {
+            Ok(row) => {
+                tier.stats.page_added(encoded.bytes.len() as u64);
+                Ok(Location {
+                    extent: index as u8,
+                    offset: row,
+                    len: encoded.bytes.len() as u16,
+                    encoding: encoded.encoding,
+                })
+            }
+            Err(error) => {
+                self.remove_if_empty(index);
+                Err(match error {
+                    SlotError::NoMemory => PoolError::NoMemory,
+                    SlotError::Medium(source) => {
+                        PoolError::Medium { tier: tier.spec.name.clone(), source }
+                    }
+                })
+            }
+        }
+    }
+
+    /// The tier whose extent or table `location` is in; `None` if there is none.
     pub fn tier_of(&self, location: Location) -> Option<u8> {
-        self.extent(location.extent).map(|extent| extent.tier)
+        self.part(location.extent).map(Part::tier)
     }
 
     /// What is stored at `location`: in place, or read into `buffer`.
@@ -449,8 +518,19 @@ impl RegionStore {
         location: Location,
         buffer: &'b mut ReadBuffer,
     ) -> Result<Encoded<'b>, PoolError> {
-        let extent = self.extent(location.extent).filter(|extent| extent.holds(location));
-        let extent = extent.ok_or(PoolError::NoSuchPage { location })?;
+        let refused = || PoolError::NoSuchPage { location };
+        let extent = match self.part(location.extent).ok_or_else(refused)? {
+            Part::Extent(extent) => Some(extent).filter(|extent| extent.holds(location)),
+            Part::Slots { table, .. } => {
+                if !table.holds(location.offset, location.len) {
+                    return Err(refused());
+                }
+                let found = table.read(location.offset, buffer).ok_or_else(refused)?;
+                let (checksum, bytes) = found.map_err(PoolError::Read)?;
+                return Ok(Encoded { encoding: location.encoding, checksum, bytes });
+            }
+        };
+        let extent = extent.ok_or_else(refused)?;
         let (start, len) = (location.start(), CHECKSUM_BYTES + usize::from(location.len));
         let blob = match &extent.data {
             // SAFETY: `holds` says that the blob ends at or below the cursor, so it lies in the
@@ -479,12 +559,25 @@ impl RegionStore {
     pub fn remove(&mut self, tiers: &[Tier], location: Location) -> Result<(), PoolError> {
         let room = packed(location.len.into()) as u32;
         let refused = PoolError::NoSuchPage { location };
-        let Some(slot) = self.extents.get_mut(usize::from(location.extent)) else {
-            return Err(refused);
+        let index = usize::from(location.extent);
+        let Some(slot) = self.parts.get_mut(index) else { return Err(refused) };
+        let extent = match slot {
+            None => return Err(refused),
+            Some(Part::Slots { table, tier }) => {
+                let Some(tier) = tiers.get(usize::from(*tier)) else { return Err(refused) };
+                if !table.holds(location.offset, location.len) {
+                    return Err(refused);
+                }
+                table.remove(location.offset, &tier.stats);
+                tier.stats.page_removed(location.len.into());
+                self.remove_if_empty(index);
+                return Ok(());
+            }
+            Some(Part::Extent(extent)) => extent,
         };
-        let Some(extent) = slot.as_mut().filter(|extent| extent.holds(location)) else {
+        if !extent.holds(location) {
             return Err(refused);
-        };
+        }
         let Some(tier) = tiers.get(usize::from(extent.tier)) else { return Err(refused) };
         // The last page must account for all that is live, any other must leave room for at least
         // one more.
@@ -501,36 +594,36 @@ impl RegionStore {
         }
         if last {
             tier.stats.physical_shrank(extent.physical_bytes());
-            *slot = None;
-            if self.is_empty() {
-                self.extents = Vec::new();
-            }
+            self.remove_if_empty(index);
         }
         Ok(())
     }
 
     /// The first extent in which more than a tenth of the packed bytes (a quarter in a file, half
     /// on disk), and at least 4096, are dead, if any. None in a file that a forked child
-    /// shares.
+    /// shares. Or the first table whose pool has more than an eighth of its slots free.
     pub fn wants_repack(&self) -> Option<u8> {
-        self.first_extent(Extent::wants_repack)
+        self.first(|part| match part {
+            Part::Extent(extent) => extent.wants_repack(),
+            Part::Slots { table, .. } => table.is_loose(),
+        })
     }
 
     /// The first extent in memory (not in a file, whose space is cheap, and which would have to be
     /// written for it) of which a quarter, and 4096 bytes at least, are dead, if any.
     pub fn wastes(&self) -> Option<u8> {
-        self.first_extent(Extent::wastes)
+        self.first(|part| part.extent().is_some_and(Extent::wastes))
     }
 
-    fn first_extent(&self, wanted: fn(&Extent) -> bool) -> Option<u8> {
-        self.extents
+    fn first(&self, wanted: fn(&Part) -> bool) -> Option<u8> {
+        self.parts
             .iter()
-            .position(|slot| slot.as_ref().is_some_and(wanted))
+            .position(|part| part.as_ref().is_some_and(wanted))
             .map(|index| index as u8)
     }
 
     /// Moves the live pages of `extent` together towards its start and gives the memory behind them
-    /// back. `live` is every live location in that extent, in any order; each is updated where
+    /// back; of a table, into fuller blocks of the pool, which changes no location. `live` is every live location in that extent, in any order; each is updated where
     /// it stands. `tiers` as at the inserts.
     ///
     /// # Errors
@@ -543,7 +636,27 @@ impl RegionStore {
         extent: u8,
         live: &mut [Location],
     ) -> Result<(), PoolError> {
-        let held = self.extents.get_mut(usize::from(extent)).and_then(Option::as_mut);
+        let held = match self.parts.get_mut(usize::from(extent)).and_then(Option::as_mut) {
+            Some(Part::Slots { table, tier }) => {
+                let Some(tier) = tiers.get(usize::from(*tier)) else {
+                    return Err(PoolError::NoPool { tier_index: *tier });
+                };
+                let bytes = live.iter().map(|location| usize::from(location.len)).sum();
+                let (pages_held, bytes_held) = table.held();
+                if (live.len(), bytes) != (pages_held, bytes_held) {
+                    let (pages, bytes) = ((pages_held, live.len()), (bytes_held, bytes));
+                    return Err(PoolError::Mismatch(RepackMismatch { extent, pages, bytes }));
+                }
+                let its = |at: &Location| at.extent == extent && table.holds(at.offset, at.len);
+                if let Some(&location) = live.iter().find(|location| !its(location)) {
+                    return Err(PoolError::NoSuchPage { location });
+                }
+                table.pack(&tier.stats);
+                return Ok(());
+            }
+            Some(Part::Extent(extent)) => Some(extent),
+            None => None,
+        };
         let bytes_given = live.iter().map(|location| packed(location.len.into())).sum();
         let mismatch = |pages, bytes: u32| {
             let (pages, bytes) = ((pages, live.len()), (bytes as usize, bytes_given));
@@ -617,39 +730,56 @@ impl RegionStore {
     }
 
     /// Memory that the region's extents take from their media, in bytes: pages written since they
-    /// were last given back.
+    /// were last given back. (Memory of pools that regions share is no region's.)
     pub fn physical_bytes(&self) -> u64 {
-        self.extents.iter().flatten().map(Extent::physical_bytes).sum()
+        self.parts.iter().flatten().filter_map(Part::extent).map(Extent::physical_bytes).sum()
     }
 
     /// Whether no page is stored.
     pub fn is_empty(&self) -> bool {
-        self.extents.iter().all(Option::is_none)
+        self.parts.iter().all(Option::is_none)
     }
 
-    /// Lets an extent go that was made for a page which could not be stored.
+    /// Lets an extent or a table go that has no page.
     fn remove_if_empty(&mut self, index: usize) {
-        if self.extents[index].as_ref().is_some_and(|extent| extent.live_pages == 0) {
-            self.extents[index] = None;
+        let is_empty = match &self.parts[index] {
+            Some(Part::Extent(extent)) => extent.live_pages == 0,
+            Some(Part::Slots { table, .. }) => table.is_empty(),
+            None => true,
+        };
+        if is_empty {
+            self.parts[index] = None;
         }
         if self.is_empty() {
-            self.extents = Vec::new();
+            self.parts = Vec::new();
         }
     }
 
-    fn extent(&self, index: u8) -> Option<&Extent> {
-        self.extents.get(usize::from(index))?.as_ref()
+    fn part(&self, index: u8) -> Option<&Part> {
+        self.parts.get(usize::from(index))?.as_ref()
+    }
+
+    /// Puts a part into the lowest free place.
+    fn add(&mut self, part: Part) -> Result<usize, PoolError> {
+        let index = self.parts.iter().position(Option::is_none).unwrap_or(self.parts.len());
+        if index >= EXTENTS_MAX {
+            return Err(PoolError::Full);
+        }
+        if index < self.parts.len() {
+            self.parts[index] = Some(part);
+            return Ok(index);
+        }
+        // Exactly: most regions have one to three.
+        self.parts.try_reserve_exact(1).map_err(|_| PoolError::NoMemory)?;
+        self.parts.push(Some(part));
+        Ok(index)
     }
 
     /// A new extent for a tier, in the lowest free place.
     fn add_extent(&mut self, tier: &Tier, tier_index: u8) -> Result<usize, PoolError> {
-        let index = self.extents.iter().position(Option::is_none).unwrap_or(self.extents.len());
-        if index >= EXTENTS_MAX {
+        // Before any memory is taken.
+        if self.parts.iter().flatten().count() >= EXTENTS_MAX {
             return Err(PoolError::Full);
-        }
-        if index == self.extents.len() {
-            // Exactly: most regions have one to three extents.
-            self.extents.try_reserve_exact(1).map_err(|_| PoolError::NoMemory)?;
         }
         let refused = |source| PoolError::Medium { tier: tier.spec.name.clone(), source };
         let data = match tier.backing() {
@@ -669,12 +799,7 @@ impl RegionStore {
             tier: tier_index,
             holes: Holes::default(),
         };
-        if index == self.extents.len() {
-            self.extents.push(Some(extent));
-        } else {
-            self.extents[index] = Some(extent);
-        }
-        Ok(index)
+        self.add(Part::Extent(extent))
     }
 }
 

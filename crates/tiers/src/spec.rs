@@ -1,19 +1,14 @@
 //! How a user writes tiers: `dram,node:1,lz4,zstd:1/extent@dram`.
 //!
-//! A tier is `dram`, `node:NUMBER`, `swap` or `codec[:level][/pool][@medium]`; a medium is `dram`
-//! or `file:/DIRECTORY`. What the design names but this version has not built is told apart from
-//! what is misspelt, because the remedies differ.
+//! A tier is `dram`, `node:NUMBER`, `swap` or `codec[:level][/pool][@medium]`; a medium is `dram`,
+//! `node:NUMBER` or `file:/DIRECTORY`. What the design names but this version has not built is told
+//! apart from what is misspelt, because the remedies differ. Whole lists have names, too: see
+//! [`crate::presets`].
+
+use crate::codec::{CODECS, CodecKind, NOT_BUILT};
 
 /// Tiers in one list, DRAM included, at most.
 pub const TIERS_MAX: usize = 8;
-
-/// The level of `zstd` without one: beyond it heaps gain less than 2 % (levels 2, 3 and 9
-/// measured).
-pub const ZSTD_LEVEL_DEFAULT: i32 = 1;
-/// The fastest zstd level accepted.
-pub const ZSTD_LEVEL_MIN: i32 = -5;
-/// The densest zstd level accepted; 20 and above only enlarge windows beyond a page.
-pub const ZSTD_LEVEL_MAX: i32 = 19;
 
 /// One tier, as asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +17,16 @@ pub struct TierSpec {
     pub name: String,
     /// What it is.
     pub kind: TierKind,
+}
+
+impl TierSpec {
+    /// What compresses its pages; `None` where it is not a compressed tier.
+    pub fn codec(&self) -> Option<CodecKind> {
+        match self.kind {
+            TierKind::Compressed { codec, .. } => Some(codec),
+            _ => None,
+        }
+    }
 }
 
 /// What a tier is made of.
@@ -47,23 +52,15 @@ pub enum TierKind {
     },
 }
 
-/// The codecs there are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum CodecKind {
-    /// `lz4`.
-    Lz4,
-    /// `zstd:LEVEL`.
-    Zstd {
-        /// [`ZSTD_LEVEL_MIN`]..=[`ZSTD_LEVEL_MAX`] without 0.
-        level: i32,
-    },
-}
-
 /// The pools there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PoolKind {
     /// `extent`: the pages of one region packed one after the other.
     Extent,
+    /// `zsmalloc`: pages of all regions by size, in slots of equal size.
+    Zsmalloc,
+    /// `zbud`: two pages of any regions in each page of memory.
+    Zbud,
 }
 
 /// The media there are.
@@ -71,6 +68,11 @@ pub enum PoolKind {
 pub enum MediumKind {
     /// `dram`: ordinary memory.
     Dram,
+    /// `node:NUMBER`: memory of another NUMA node.
+    Node {
+        /// The kernel's number of it.
+        node: u32,
+    },
     /// `file:/DIRECTORY`: unlinked files in that directory.
     File {
         /// Absolute, because the program may change its own.
@@ -111,8 +113,8 @@ pub enum SpecError {
         /// How many there are.
         count: usize,
     },
-    /// A part that the design has and this version has not.
-    #[error("`{tier}`: this version does not have the {part} `{word}` yet; {}", what_there_is(.part))]
+    /// A part that the design has and this build has not.
+    #[error("`{tier}`: this build does not have the {part} `{word}`; {}", what_there_is(.part))]
     NotBuilt {
         /// The tier.
         tier: String,
@@ -143,11 +145,11 @@ pub enum SpecError {
         /// What was written.
         level: String,
         /// What to write.
-        remedy: &'static str,
+        remedy: String,
     },
     /// `node` without a number, or with a pool or medium.
     #[error(
-        "`{tier}`: a node is written with its number alone, such as node:1 (`terrace doctor` names those there are)"
+        "`{tier}`: a node is written with its number, such as node:1 or lz4@node:1 (`terrace doctor` names those there are)"
     )]
     NodeNumber {
         /// The tier.
@@ -180,6 +182,14 @@ pub enum SpecError {
     /// `auto` beside other tiers.
     #[error("`auto` is a whole list, of which Terrace chooses: write auto alone")]
     AutoAmongOthers,
+    /// `raw` in DRAM.
+    #[error(
+        "`{tier}` would gain nothing: pages are in DRAM as they are; write raw@file:/DIRECTORY"
+    )]
+    RawInDram {
+        /// The tier.
+        tier: String,
+    },
     /// A file medium without a usable directory.
     #[error(
         "`{tier}`: `{directory}` is no absolute path: write a directory such as lz4@file:/var/tmp"
@@ -202,14 +212,24 @@ pub enum SpecError {
     },
 }
 
-fn what_there_is(part: &str) -> &'static str {
+fn what_there_is(part: &str) -> String {
+    let codecs = || {
+        let names = CODECS.iter().filter(|row| row.is_built).map(|row| match &row.levels {
+            Some(levels) => format!("{}[:LEVEL], level {} to {}", row.word, levels.min, levels.max),
+            None => row.word.to_owned(),
+        });
+        names.collect::<Vec<_>>().join(", ")
+    };
     match part {
-        "codec" => {
-            "there are lz4 and zstd[:LEVEL], level -5 to 19, and the tiers dram, node:NUMBER and swap"
-        }
-        "pool" => "there is extent, as in lz4/extent",
-        "medium" => "there are dram and file:/DIRECTORY, as in lz4@dram and lz4@file:/var/tmp",
-        _ => "there are dram, node:NUMBER, swap, lz4 and zstd[:LEVEL], such as dram,lz4,zstd:1",
+        "codec" => format!(
+            "there are {}, the tiers dram, node:NUMBER and swap, and the lists {}",
+            codecs(),
+            crate::presets::names().collect::<Vec<_>>().join(", ")
+        ),
+        "pool" => "there are extent, zsmalloc and zbud, as in lz4/extent".to_owned(),
+        _ => "there are dram, node:NUMBER and file:/DIRECTORY, as in lz4@dram and \
+              lz4@file:/var/tmp"
+            .to_owned(),
     }
 }
 
@@ -217,35 +237,28 @@ fn did_you_mean(nearest: &Option<&'static str>) -> String {
     nearest.map(|word| format!(" (did you mean `{word}`?)")).unwrap_or_default()
 }
 
-/// Codecs that DESIGN.md or the published systems name, and that are not built.
-const CODECS_NOT_BUILT: [&str; 11] = [
-    "lzo",
-    "lzo-rle",
-    "lz4hc",
-    "842",
-    "deflate",
-    "zlib",
-    "libdeflate",
-    "snappy",
-    "snap",
-    "wkdm",
-    "lz4_flex",
-];
-const POOLS_NOT_BUILT: [&str; 3] = ["zsmalloc", "zbud", "z3fold"];
-const MEDIA_NOT_BUILT: [&str; 1] = ["node"];
+const POOLS: [(&str, PoolKind); 3] =
+    [("extent", PoolKind::Extent), ("zsmalloc", PoolKind::Zsmalloc), ("zbud", PoolKind::Zbud)];
+const POOLS_NOT_BUILT: [&str; 1] = ["z3fold"];
 
 /// What `auto` stands for; which of them a page goes to is then chosen by what each costs here.
 pub const AUTO: &str = "dram,swap,lz4,zstd:1";
 
 /// Parses a list such as `dram,lz4,zstd:1`, fastest first: `dram` and then up to seven others, no
-/// two the same; or `auto`, which is [`AUTO`]. `dram` alone is legal: nothing is evicted then.
+/// two the same; or `auto`, which is [`AUTO`]; or the name of a [preset](crate::presets), as it is
+/// on this machine. `dram` alone is legal: nothing is evicted then.
 /// Spaces around tiers are ignored. A directory may contain anything but a comma. Whether it is
 /// there and fit for use is not looked at: see [`crate::FileMedium::check`].
 ///
 /// # Errors
 /// [`SpecError`], for the first thing that is wrong.
 pub fn parse_tiers(list: &str) -> Result<Vec<TierSpec>, SpecError> {
-    let list = if list.trim() == "auto" { AUTO } else { list };
+    let named = crate::presets::list(list.trim());
+    let list = match &named {
+        Some(named) => named,
+        None if list.trim() == "auto" => AUTO,
+        None => list,
+    };
     let words: Vec<&str> = list.split(',').map(str::trim).collect();
     if words.iter().any(|word| word.is_empty()) {
         return Err(SpecError::Empty { list: list.to_owned() });
@@ -307,11 +320,13 @@ fn parse_kind(tier: &str) -> Result<TierKind, SpecError> {
             .map(|node| TierKind::Node { node })
             .ok_or_else(|| SpecError::NodeNumber { tier: tier.to_owned() });
     }
-    Ok(TierKind::Compressed {
-        codec: parse_codec(tier, codec, level)?,
-        pool: parse_pool(tier, pool.unwrap_or("extent"))?,
-        medium: parse_medium(tier, medium.unwrap_or("dram"))?,
-    })
+    let codec = parse_codec(tier, codec, level)?;
+    let pool = parse_pool(tier, pool.unwrap_or("extent"))?;
+    let medium = parse_medium(tier, medium.unwrap_or("dram"))?;
+    if (codec, &medium) == (CodecKind::Raw, &MediumKind::Dram) {
+        return Err(SpecError::RawInDram { tier: tier.to_owned() });
+    }
+    Ok(TierKind::Compressed { codec, pool, medium })
 }
 
 /// What is before the first `separator`, and what is after it, if it occurs.
@@ -323,39 +338,46 @@ fn split(text: &str, separator: char) -> (&str, Option<&str>) {
 }
 
 fn parse_codec(tier: &str, codec: &str, level: Option<&str>) -> Result<CodecKind, SpecError> {
-    let bad_level = |codec, level: &str, remedy| {
-        Err(SpecError::Level { tier: tier.to_owned(), codec, level: level.to_owned(), remedy })
+    let Some(row) = CODECS.iter().find(|row| row.word == codec) else {
+        let known: Vec<&str> =
+            CODECS.iter().map(|row| row.word).chain(["dram", "node", "swap"]).collect();
+        return Err(refuse(tier, "codec", codec, &known, NOT_BUILT));
     };
-    match (codec, level) {
-        ("lz4", None) => Ok(CodecKind::Lz4),
-        ("lz4", Some(level)) => bad_level("lz4", level, "lz4 has none, write lz4"),
-        ("zstd", None) => Ok(CodecKind::Zstd { level: ZSTD_LEVEL_DEFAULT }),
-        ("zstd", Some(text)) => match text.parse() {
-            Ok(level @ ZSTD_LEVEL_MIN..=ZSTD_LEVEL_MAX) if level != 0 => {
-                Ok(CodecKind::Zstd { level })
+    if !row.is_built {
+        let (tier, word) = (tier.to_owned(), codec.to_owned());
+        return Err(SpecError::NotBuilt { tier, part: "codec", word });
+    }
+    let bad_level = |level: &str, remedy: String| {
+        let (tier, level) = (tier.to_owned(), level.to_owned());
+        Err(SpecError::Level { tier, codec: row.word, level, remedy })
+    };
+    match (&row.levels, level) {
+        (Some(levels), None) => Ok((row.kind)(levels.default)),
+        (None, None) => Ok((row.kind)(0)),
+        (None, Some(level)) => bad_level(level, format!("{0} has none, write {0}", row.word)),
+        (Some(levels), Some(text)) => match text.parse() {
+            Ok(level) if level != 0 && (levels.min..=levels.max).contains(&level) => {
+                Ok((row.kind)(level))
             }
-            _ => bad_level("zstd", text, "write -5 to 19 without 0, such as zstd:1"),
+            _ => bad_level(text, levels.remedy.to_owned()),
         },
-        _ => Err(refuse(
-            tier,
-            "codec",
-            codec,
-            &["lz4", "zstd", "dram", "node", "swap"],
-            &CODECS_NOT_BUILT,
-        )),
     }
 }
 
 fn parse_pool(tier: &str, pool: &str) -> Result<PoolKind, SpecError> {
-    match pool {
-        "extent" => Ok(PoolKind::Extent),
-        _ => Err(refuse(tier, "pool", pool, &["extent"], &POOLS_NOT_BUILT)),
+    match POOLS.iter().find(|(word, _)| *word == pool) {
+        Some((_, kind)) => Ok(*kind),
+        None => Err(refuse(tier, "pool", pool, &POOLS.map(|(word, _)| word), &POOLS_NOT_BUILT)),
     }
 }
 
 fn parse_medium(tier: &str, medium: &str) -> Result<MediumKind, SpecError> {
     match split(medium, ':') {
         ("dram", None) => Ok(MediumKind::Dram),
+        ("node", number) => number
+            .and_then(|number| number.parse().ok())
+            .map(|node| MediumKind::Node { node })
+            .ok_or_else(|| SpecError::NodeNumber { tier: tier.to_owned() }),
         ("file", directory) => {
             let directory = directory.unwrap_or_default();
             if !directory.starts_with('/') || directory.contains('\0') {
@@ -369,12 +391,7 @@ fn parse_medium(tier: &str, medium: &str) -> Result<MediumKind, SpecError> {
                 directory: if trimmed.is_empty() { "/" } else { trimmed }.to_owned(),
             })
         }
-        (word, _) if MEDIA_NOT_BUILT.contains(&word) => Err(SpecError::NotBuilt {
-            tier: tier.to_owned(),
-            part: "medium",
-            word: medium.to_owned(),
-        }),
-        _ => Err(refuse(tier, "medium", medium, &["dram", "file"], &MEDIA_NOT_BUILT)),
+        _ => Err(refuse(tier, "medium", medium, &["dram", "node", "file"], &[])),
     }
 }
 

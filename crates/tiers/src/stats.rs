@@ -5,11 +5,11 @@
 //! different moments.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use terrace_os::lock::{Lock, LockGuard};
 
 use hdrhistogram::Histogram;
 
-use crate::PAGE_BYTES;
+use crate::page::PAGE_BYTES;
 
 /// The histogram's unit. With one of 1 µs, a restore of 2 µs would be right to 25 % only; with this
 /// one, at 4 KB more, it is right to 1 %.
@@ -33,7 +33,7 @@ pub struct TierStats {
 }
 
 /// How long something took, each time.
-pub struct Times(Mutex<Histogram<u32>>);
+pub struct Times(Lock<Histogram<u32>>);
 
 impl Times {
     /// Nothing yet.
@@ -42,7 +42,7 @@ impl Times {
         // digits <= 5).
         let histogram = Histogram::new_with_bounds(RESTORE_UNIT_NS, RESTORE_MAX_NS, RESTORE_DIGITS)
             .expect("constant histogram bounds are valid");
-        Times(Mutex::new(histogram))
+        Times(Lock::new(histogram))
     }
 
     /// It took so long, `count` times. More than 10 s counts as 10 s.
@@ -64,15 +64,15 @@ impl Times {
 
     /// Forgets all of it, unless somebody is counting at this moment.
     pub fn clear(&self) {
-        if let Ok(mut histogram) = self.0.try_lock() {
+        if let Some(mut histogram) = self.0.try_lock() {
             histogram.reset();
         }
     }
 
     /// Counts are whole after every statement, so those of a thread that panicked are as good as
     /// any.
-    fn histogram(&self) -> MutexGuard<'_, Histogram<u32>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn histogram(&self) -> LockGuard<'_, Histogram<u32>> {
+        self.0.lock()
     }
 }
 

@@ -13,7 +13,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use crate::PAGE_BYTES;
+use crate::page::PAGE_BYTES;
 
 /// One part of so many of all swap stays free.
 pub const KEEP_FREE: u64 = 4;

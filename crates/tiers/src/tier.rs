@@ -10,10 +10,11 @@ use crate::encode::{self, Checksum, Encoded, Encoding, checksum};
 use crate::file::FileMedium;
 use crate::medium::Medium;
 use crate::node::Node;
-use crate::spec::{TierKind, TierSpec};
+use crate::page::{PAGE_BYTES, Page};
+use crate::slots::SlotPool;
+use crate::spec::{MediumKind, TierKind, TierSpec};
 use crate::stats::TierStats;
 use crate::swap::Swap;
-use crate::{PAGE_BYTES, Page};
 
 /// A page that compression would not shrink by so many bytes is kept raw: it is restored by a copy,
 /// a few times faster.
@@ -28,8 +29,9 @@ pub struct Tier {
     pub spec: TierSpec,
     /// What it holds and has done.
     pub stats: TierStats,
-    codec: Option<Box<dyn Codec>>,
+    codec: Option<Arc<dyn Codec>>,
     backing: Backing,
+    slots: Option<Arc<SlotPool>>,
 }
 
 /// What is under a tier's pool.
@@ -120,16 +122,50 @@ impl Tier {
     fn over(spec: TierSpec, backing: Backing) -> Self {
         // Drawing it takes a system call, which a program may give up later.
         encode::key();
-        let codec = match &spec.kind {
-            TierKind::Dram | TierKind::Node { .. } | TierKind::Swap => None,
-            TierKind::Compressed { codec, .. } => Some(codec_for(*codec)),
+        let codec = spec.codec().map(|kind| codec_for(kind).into());
+        let slots = match &spec.kind {
+            TierKind::Compressed { pool, .. } => SlotPool::new(*pool, &backing).map(Arc::new),
+            _ => None,
         };
-        Tier { spec, stats: TierStats::new(), codec, backing }
+        Tier { spec, stats: TierStats::new(), codec, backing, slots }
     }
 
     /// This tier with another codec than its specification names, such as one that a test wrote.
     pub fn with_codec(self, codec: Box<dyn Codec>) -> Self {
-        Tier { codec: Some(codec), ..self }
+        Tier { codec: Some(codec.into()), ..self }
+    }
+
+    /// Gives tiers that compress alike one codec, so that what one has stored is what another would
+    /// store, dictionaries included: see [`Tier::reads`].
+    pub fn share_codecs(tiers: &mut [Tier]) {
+        for index in 1..tiers.len() {
+            let (earlier, rest) = tiers.split_at_mut(index);
+            let Some(wanted) = rest[0].spec.codec() else { continue };
+            if let Some(same) = earlier.iter().find(|tier| tier.spec.codec() == Some(wanted)) {
+                rest[0].codec = same.codec.clone();
+            }
+        }
+    }
+
+    /// Whether what `other` has stored can be kept here as it is: both have one codec.
+    pub fn reads(&self, other: &Tier) -> bool {
+        match (&self.codec, &other.codec) {
+            (Some(own), Some(others)) => Arc::ptr_eq(own, others),
+            _ => false,
+        }
+    }
+
+    /// The node whose memory is under the tier's pool, if it is one's.
+    pub fn pool_node(&self) -> Option<u32> {
+        match &self.spec.kind {
+            TierKind::Compressed { medium: MediumKind::Node { node }, .. } => Some(*node),
+            _ => None,
+        }
+    }
+
+    /// Bytes of anonymous memory of this process that another node has.
+    pub fn far_pool_bytes(&self) -> u64 {
+        if self.pool_node().is_some() { self.stats.physical_bytes() } else { 0 }
     }
 
     /// Whether pages go through a codec and a pool here.
@@ -140,6 +176,11 @@ impl Tier {
     /// What is under the tier's pool.
     pub fn backing(&self) -> &Backing {
         &self.backing
+    }
+
+    /// The pool that all regions share, if it is of that kind.
+    pub(crate) fn slots(&self) -> Option<&Arc<SlotPool>> {
+        self.slots.as_ref()
     }
 
     /// The files under the tier's pool, if it is in files.
@@ -174,7 +215,7 @@ impl Tier {
     /// Whether what is stored here leaves DRAM.
     pub fn leaves_dram(&self) -> bool {
         match &self.backing {
-            Backing::Memory(_) => false,
+            Backing::Memory(_) => self.pool_node().is_some(),
             Backing::Node(_) => true,
             Backing::File(files) => !files.is_in_dram(),
             Backing::Swap(swap) => !swap.kind().is_memory(),
@@ -185,6 +226,7 @@ impl Tier {
     /// heap.)
     pub fn dram_bytes(&self) -> u64 {
         match &self.backing {
+            Backing::Memory(_) if self.pool_node().is_some() => 0,
             Backing::Memory(_) | Backing::Swap(_) => self.stats.physical_bytes(),
             Backing::File(files) if files.is_in_dram() => {
                 self.stats.physical_bytes() + files.held_bytes()
@@ -195,18 +237,29 @@ impl Tier {
 
     /// Bytes of memory that hold what is here: DRAM, or of the node that the tier is.
     pub fn memory_bytes(&self) -> u64 {
-        if self.node().is_some() { self.stats.physical_bytes() } else { self.dram_bytes() }
+        let is_far = self.node().is_some() || self.pool_node().is_some();
+        if is_far { self.stats.physical_bytes() } else { self.dram_bytes() }
     }
 
     /// Those of [`Tier::dram_bytes`] that are in anonymous memory of this process.
     pub fn anonymous_bytes(&self) -> u64 {
-        if matches!(self.backing, Backing::Memory(_)) { self.stats.physical_bytes() } else { 0 }
+        if matches!(self.backing, Backing::Memory(_)) { self.dram_bytes() } else { 0 }
     }
 
     /// Encodes `page` for this tier: [`Encoding::Same`] if it repeats 8 bytes, [`Encoding::Coded`]
     /// if the codec saves at least [`REJECT_MARGIN`], otherwise [`Encoding::Raw`] (counted as
     /// rejected where there is a codec). Cannot fail.
     pub fn encode<'s>(&self, page: &'s Page, scratch: &'s mut Scratch) -> Encoded<'s> {
+        let encoded = self.encode_sample(page, scratch);
+        let compresses = self.codec.as_ref().is_some_and(|codec| codec.compresses());
+        if encoded.encoding == Encoding::Raw && compresses {
+            self.stats.count_rejected();
+        }
+        encoded
+    }
+
+    /// As [`Tier::encode`], for a page that is only measured: nothing is counted.
+    pub fn encode_sample<'s>(&self, page: &'s Page, scratch: &'s mut Scratch) -> Encoded<'s> {
         let checksum = checksum(page);
         if page[PATTERN_BYTES..] == page[..PAGE_BYTES - PATTERN_BYTES] {
             return Encoded { encoding: Encoding::Same, checksum, bytes: &page[..PATTERN_BYTES] };
@@ -215,16 +268,13 @@ impl Tier {
         let Some(codec) = &self.codec else { return raw };
         match codec.compress(page, scratch, PAGE_BYTES - REJECT_MARGIN + 1) {
             Some(bytes) => Encoded { encoding: Encoding::Coded, checksum, bytes },
-            None => {
-                self.stats.count_rejected();
-                raw
-            }
+            None => raw,
         }
     }
 
     /// How many pages [`Tier::learn`] wants to be shown; 0 if there is nothing to learn.
-    pub fn lesson_pages(&self) -> usize {
-        self.codec.as_ref().map_or(0, |codec| codec.lesson_pages())
+    pub fn training_pages(&self) -> usize {
+        self.codec.as_ref().map_or(0, |codec| codec.training_pages())
     }
 
     /// See [`Codec::learn`].

@@ -6,6 +6,7 @@ mod pages;
 use std::sync::Arc;
 
 use proptest::prelude::*;
+use terrace_tiers::codec::CODECS;
 use terrace_tiers::{
     Codec, CodecError, DecodeError, DramMedium, EXTENT_BYTES, Encoded, Encoding, Medium,
     PAGE_BYTES, Page, ReadBuffer, RegionStore, Scratch, Tier, checksum, parse_tiers,
@@ -13,7 +14,9 @@ use terrace_tiers::{
 
 fn tiers() -> Vec<Tier> {
     let medium: Arc<dyn Medium> = Arc::new(DramMedium::new(EXTENT_BYTES).unwrap());
-    let specs = parse_tiers("dram,lz4,zstd").unwrap();
+    let words = CODECS.iter().filter(|row| row.is_built && row.word != "raw").map(|row| row.word);
+    let list = words.fold("dram".to_owned(), |list, word| list + "," + word);
+    let specs = parse_tiers(&list).unwrap();
     let mut tiers: Vec<Tier> =
         specs.into_iter().map(|spec| Tier::new(spec, Arc::clone(&medium))).collect();
     let learned = Tier::new(parse_tiers("dram,zstd").unwrap().remove(1), medium);

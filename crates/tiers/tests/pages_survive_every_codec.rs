@@ -5,17 +5,26 @@ mod pages;
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use terrace_tiers::codec::codec_for;
+use terrace_tiers::codec::{CODECS, codec_for};
 use terrace_tiers::{
-    Checksum, CodecKind, DramMedium, EXTENT_BYTES, Encoded, Encoding, Medium, PAGE_BYTES, Page,
-    REJECT_MARGIN, Scratch, Tier, parse_tiers,
+    Checksum, DramMedium, EXTENT_BYTES, Encoded, Encoding, Medium, PAGE_BYTES, Page, REJECT_MARGIN,
+    Scratch, Tier, parse_tiers,
 };
 
 fn tiers() -> Vec<Tier> {
     let medium: Arc<dyn Medium> = Arc::new(DramMedium::new(EXTENT_BYTES).unwrap());
-    let specs = parse_tiers("dram,lz4,zstd:-5,zstd:1,zstd:3,zstd:19").unwrap();
-    let mut tiers: Vec<Tier> =
-        specs.into_iter().map(|spec| Tier::new(spec, Arc::clone(&medium))).collect();
+    let tier = |word: &str| {
+        let spec = parse_tiers(&format!("dram,{word}")).unwrap().remove(1);
+        Tier::new(spec, Arc::clone(&medium))
+    };
+    let mut tiers = vec![Tier::new(parse_tiers("dram").unwrap().remove(0), Arc::clone(&medium))];
+    // Each codec at its default, its lowest and its highest level.
+    for row in CODECS.iter().filter(|row| row.is_built && row.word != "raw") {
+        tiers.push(tier(row.word));
+        for level in row.levels.iter().flat_map(|levels| [levels.min, levels.max]) {
+            tiers.push(tier(&format!("{}:{level}", row.word)));
+        }
+    }
     // And three that have learned.
     for mut spec in parse_tiers("dram,zstd:-5,zstd:1,zstd:3").unwrap().into_iter().skip(1) {
         spec.name += " that has learned";
@@ -65,8 +74,8 @@ proptest! {
     #[test]
     fn a_limit_is_exclusive(page in pages::any_page()) {
         let mut scratch = Scratch::new();
-        for kind in [CodecKind::Lz4, CodecKind::Zstd { level: 1 }] {
-            let codec = codec_for(kind);
+        for row in CODECS {
+            let codec = codec_for((row.kind)(row.levels.as_ref().map_or(0, |levels| levels.default)));
             for limit in 0..4 {
                 prop_assert!(codec.compress(&page, &mut scratch, limit).is_none_or(|bytes| bytes.len() < limit));
             }
@@ -115,7 +124,7 @@ fn comes_back(
 fn a_lesson_makes_pages_smaller_and_what_was_stored_before_is_read_as_before() {
     let tier = zstd();
     let mut scratch = Scratch::new();
-    // Numbers that no lesson shows.
+    // Numbers that no training shows.
     let page = pages::records(1 << 40);
     let before = keep(&tier, &page, &mut scratch);
     assert!(pages::teach(&tier, 0));
@@ -139,10 +148,10 @@ fn lessons_of_nothing_useful_change_nothing() {
     let mut scratch = Scratch::new();
     let page = pages::records(1);
     let before = keep(&tier, &page, &mut scratch);
-    let wanted = tier.lesson_pages();
+    let wanted = tier.training_pages();
     let noise: Vec<Page> = (0..wanted).map(|seed| *noise(seed as u64)).collect();
-    for lesson in [&noise[..], &noise[..1], &[]] {
-        assert!(!tier.learn(lesson, &pages::no_clock()));
+    for training in [&noise[..], &noise[..1], &[]] {
+        assert!(!tier.learn(training, &pages::no_clock()));
     }
     // What would be smaller but too slow is not kept either.
     let now = std::cell::Cell::new((0u64, 1u64));
@@ -167,7 +176,7 @@ fn lessons_choose_among_what_was_learned_and_every_page_is_still_read() {
     for turn in 0..20 {
         let world = turn % 10;
         let of_world = |n| pages::records(n).map(|byte| byte.wrapping_add(world as u8 * 20));
-        let pages: Vec<Page> = (0..tier.lesson_pages() as u64).map(of_world).collect();
+        let pages: Vec<Page> = (0..tier.training_pages() as u64).map(of_world).collect();
         tier.learn(&pages, &pages::no_clock());
         let page = of_world(1 << 40);
         kept.push((keep(&tier, &page, &mut scratch), page));
@@ -223,6 +232,13 @@ fn two_tiers_learn_on_one_scratch() {
             let page = pages::records(1 << 40 | n);
             kept.push((index, keep(tier, &page, &mut scratch), page));
             assert_eq!(tier.encode(&noise(n), &mut scratch).encoding, Encoding::Raw);
+            let rejected = tier.stats.rejected();
+            assert_eq!(tier.encode_sample(&noise(n), &mut scratch).encoding, Encoding::Raw);
+            assert_eq!(
+                (rejected, tier.stats.rejected()),
+                (n + 1, n + 1),
+                "a sample is not counted"
+            );
         }
     }
     kept.iter()

@@ -10,22 +10,34 @@ use terrace_tiers::{
     PAGE_BYTES, PoolError, ReadBuffer, RegionStore, Tier, parse_tiers,
 };
 
+const EXTENT_POOLS: &str = "dram,lz4,zstd:1";
+const SLOT_POOLS: &str = "dram,lz4/zsmalloc,zstd:1/zbud";
+
 fn tiers(extents: usize) -> (Arc<DramMedium>, Vec<Tier>) {
+    tiers_of(EXTENT_POOLS, extents)
+}
+
+fn tiers_of(list: &str, extents: usize) -> (Arc<DramMedium>, Vec<Tier>) {
     let medium = Arc::new(DramMedium::new(extents * EXTENT_BYTES).unwrap());
     let shared: Arc<dyn Medium> = medium.clone();
-    let specs = parse_tiers("dram,lz4,zstd:1").unwrap();
+    let specs = parse_tiers(list).unwrap();
     (medium, specs.into_iter().map(|spec| Tier::new(spec, Arc::clone(&shared))).collect())
 }
 
 /// Tiers whose pools are in files, one on disk and one in a file system in memory.
-fn tiers_in_files() -> Vec<Tier> {
-    let mut specs = parse_tiers("dram,lz4,zstd:1").unwrap().into_iter();
+fn tiers_in_files(list: &str) -> Vec<Tier> {
+    let mut specs = parse_tiers(list).unwrap().into_iter();
     let dram = Tier::new(specs.next().unwrap(), Arc::new(DramMedium::new(EXTENT_BYTES).unwrap()));
     let directories = [std::env::temp_dir().display().to_string(), "/dev/shm".to_string()];
     let in_files = specs
         .zip(directories)
         .map(|(spec, directory)| Tier::in_files(spec, FileMedium::new(&directory)));
     std::iter::once(dram).chain(in_files).collect()
+}
+
+/// Whether pools are those that all regions share.
+fn shares_a_pool(tiers: &[Tier]) -> bool {
+    tiers[1].spec.name.contains("zsmalloc")
 }
 
 #[derive(Clone, Debug)]
@@ -99,7 +111,9 @@ impl Model {
             assert!(tier.stats.physical_bytes() >= stored);
             physical += tier.stats.physical_bytes();
         }
-        assert_eq!(store.physical_bytes(), physical);
+        if !shares_a_pool(tiers) {
+            assert_eq!(store.physical_bytes(), physical);
+        }
         assert_eq!(store.is_empty(), self.pages.is_empty());
     }
 
@@ -181,7 +195,7 @@ fn as_a_map(steps: &[Step], tiers: &[Tier]) -> Result<(), TestCaseError> {
                     let before = store.physical_bytes();
                     model.repack(&mut store, tiers, extent);
                     prop_assert!(
-                        store.physical_bytes() < before,
+                        shares_a_pool(tiers) || store.physical_bytes() < before,
                         "a repack that was wanted gave nothing back"
                     );
                 }
@@ -209,18 +223,20 @@ fn as_a_map(steps: &[Step], tiers: &[Tier]) -> Result<(), TestCaseError> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(96))]
+    #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
     fn as_a_map_would(steps in steps()) {
-        let (medium, tiers) = tiers(128);
-        as_a_map(&steps, &tiers)?;
-        prop_assert_eq!(medium.allocated_bytes(), 0);
-        let tiers = tiers_in_files();
-        as_a_map(&steps, &tiers)?;
-        for files in tiers.iter().filter_map(Tier::files) {
-            files.tidy();
-            prop_assert_eq!(files.held_bytes(), 0);
+        for list in [EXTENT_POOLS, SLOT_POOLS] {
+            let (medium, tiers) = tiers_of(list, 128);
+            as_a_map(&steps, &tiers)?;
+            prop_assert_eq!(medium.allocated_bytes(), 0);
+            let tiers = tiers_in_files(list);
+            as_a_map(&steps, &tiers)?;
+            for files in tiers.iter().filter_map(Tier::files) {
+                files.tidy();
+                prop_assert_eq!(files.held_bytes(), 0);
+            }
         }
     }
 

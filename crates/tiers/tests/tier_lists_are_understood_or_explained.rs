@@ -40,12 +40,9 @@ fn lists_of_the_wrong_shape() {
 #[test]
 fn what_is_designed_but_not_built() {
     for (tier, part, word) in [
-        ("lzo", "codec", "lzo"),
-        ("deflate:6", "codec", "deflate"),
-        ("lz4/zsmalloc", "pool", "zsmalloc"),
-        ("zstd:1/zbud@dram", "pool", "zbud"),
+        ("lzo-rle", "codec", "lzo-rle"),
+        ("zlib:6", "codec", "zlib"),
         ("zstd/z3fold", "pool", "z3fold"),
-        ("lz4@node:1", "medium", "node:1"),
     ] {
         match parse_tiers(&format!("dram,{tier}")) {
             Err(SpecError::NotBuilt { part: got_part, word: got_word, .. }) => {
@@ -55,6 +52,48 @@ fn what_is_designed_but_not_built() {
         }
         assert!(refusal(&format!("dram,{tier}")).contains("there "), "{tier}: says what there is");
     }
+}
+
+#[test]
+fn codecs_pools_and_media_go_together_in_every_way() {
+    let zstd = CodecKind::Zstd { level: 3 };
+    let codecs = [("lz4", CodecKind::Lz4), ("zstd:3", zstd), ("lzo", CodecKind::Lzo)];
+    let deflate = ("deflate", CodecKind::Deflate { level: 6 });
+    let pools =
+        [("extent", PoolKind::Extent), ("zsmalloc", PoolKind::Zsmalloc), ("zbud", PoolKind::Zbud)];
+    let file = MediumKind::File { directory: "/var/tmp".to_owned() };
+    let media = [
+        ("dram", MediumKind::Dram),
+        ("node:1", MediumKind::Node { node: 1 }),
+        ("file:/var/tmp", file),
+    ];
+    for (codec_text, codec) in codecs.into_iter().chain([deflate]) {
+        for (pool_text, pool) in pools {
+            for (medium_text, medium) in media.clone() {
+                let tier = format!("{codec_text}/{pool_text}@{medium_text}");
+                let found = parse_tiers(&format!("dram,{tier}")).unwrap().remove(1);
+                assert_eq!(found.name, tier);
+                assert_eq!(found.kind, TierKind::Compressed { codec, pool, medium });
+            }
+        }
+    }
+    assert!(parse_tiers("dram,raw@file:/var/tmp").is_ok());
+    assert!(refusal("dram,raw").contains("write raw@file:/DIRECTORY"));
+    assert!(refusal("dram,lz4@node").contains("such as node:1"));
+}
+
+#[test]
+fn lists_have_names() {
+    let tiers = parse_tiers(" tierscape-spectrum ").unwrap();
+    let names: Vec<&str> = tiers.iter().map(|tier| tier.name.as_str()).collect();
+    assert_eq!(names[..2], ["dram", "lz4/zbud@dram"]);
+    assert_eq!(names.len(), 6);
+    assert!(
+        refusal("dram,gswap").contains("the lists tierscape-standard"),
+        "{}",
+        refusal("dram,gswap")
+    );
+    assert!(refusal("tierscape").contains("tierscape-spectrum"));
 }
 
 #[test]
@@ -150,6 +189,10 @@ fn levels_are_checked() {
         assert!(refusal(&format!("dram,{tier}")).contains("write -5 to 19"), "{tier}");
     }
     assert!(refusal("dram,lz4:9").contains("lz4 has none"));
+    assert!(refusal("dram,lzo:1").contains("lzo has none"));
+    for tier in ["deflate:0", "deflate:10", "deflate:-1", "deflate:"] {
+        assert!(refusal(&format!("dram,{tier}")).contains("write 1 to 9"), "{tier}");
+    }
 }
 
 proptest! {
@@ -161,7 +204,7 @@ proptest! {
         text in prop_oneof![
             any::<String>(),
             prop::collection::vec(
-                prop::sample::select(&["dram", "lz4", "zstd", ":", "1", "-5", "19", "/", "extent", "@", "node", "swap", "auto", ",", "dram,", " ", "é"][..]), 0..12)
+                prop::sample::select(&["dram", "lz4", "zstd", ":", "1", "-5", "19", "/", "extent", "zbud", "lzo", "deflate", "raw", "@", "node", "swap", "auto", ",", "dram,", " ", "é"][..]), 0..12)
                 .prop_map(|parts| parts.concat()),
         ],
     ) {

@@ -2,13 +2,14 @@
 //!
 //! A file holds blocks of up to 64 Ki records, each of which can be decoded alone and costs two to
 //! three bytes; between them, blocks that say which page each number stands for; at its end an
-//! index. `docs/trace-format.md` has it byte by byte; why so: `facts/hotness-policies.md`, §4.
+//! index. `docs/trace-format.md` has it byte by byte. libCacheSim's records take 24 bytes instead.
 //!
 //! A page's number is that of its first access among all pages: 0, 1, 2, and so on. A
 //! [record](Record) is a page's number and whether it was written.
 
 use crate::file::{BlockWriter, Blocks, Compressor, End, Entry, PADDING, PLAIN_MAX, Source};
 use crate::framing::{ReadError, put, take, unzigzag, zigzag};
+use crate::kinds;
 use crate::numbers;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -20,7 +21,7 @@ use std::path::Path;
 pub use crate::file::Decoder;
 
 /// What a file begins with: the format and its version.
-pub const MAGIC: [u8; 8] = *b"TERRACC\x01";
+pub const MAGIC: [u8; 8] = kinds::ACCESSES;
 const RECORDS: u8 = 2;
 const PAGES: u8 = 4;
 /// Records of a block at most.

@@ -1,7 +1,8 @@
 //! Region × time counts: small enough to record for hours, enough for a heatmap.
 //!
 //! A file is a magic number and then blocks ([`crate::framing`]). The first is the header (JSON);
-//! then come windows, in the order of time, and at the end of a recording that was finished an end.
+//! then come windows, in the order of time, and at the end of a recording that was finished the names
+//! of mappings and an end.
 //! So whatever is cut off or overwritten, the windows before it can be read.
 //!
 //! The size is bounded: when a file would grow beyond its limit, every two neighbouring windows
@@ -9,6 +10,7 @@
 //! least.)
 
 use crate::framing::{ReadError, block, check_magic, next_block, put, take};
+use crate::kinds;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -16,10 +18,11 @@ use std::io::{self, Read as _, Write};
 use std::path::{Path, PathBuf};
 
 /// What a file begins with: the format and its version.
-pub const MAGIC: [u8; 8] = *b"TERRCNT\x01";
+pub const MAGIC: [u8; 8] = kinds::COUNTS;
 const HEADER: u8 = 1;
 const WINDOW: u8 = 2;
 const END: u8 = 3;
+const MAPPINGS: u8 = 4;
 /// The largest region, and the longest time, that a reader takes for real.
 const REGION_MAX: u64 = 1 << 40;
 const TIME_MAX_MS: u64 = 1 << 48;
@@ -48,6 +51,57 @@ pub struct Place {
     pub process: u32,
     /// Address divided by [`Header::region_bytes`].
     pub region: u64,
+}
+
+/// What a stretch of a process's addresses was mapped as, when that was last looked at.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Mapping {
+    /// Process ID.
+    pub process: u32,
+    /// Its first address.
+    pub start: u64,
+    /// The first address behind it.
+    pub end: u64,
+    /// As the kernel names it, such as `[heap]`; empty where it has no name.
+    pub name: String,
+}
+
+impl Mapping {
+    /// In the order of process and address, none above another.
+    fn encode(mappings: &[Mapping]) -> Vec<u8> {
+        let mut out = Vec::new();
+        put(&mut out, mappings.len() as u64);
+        let (mut process, mut end) = (0, 0);
+        for mapping in mappings {
+            put(&mut out, (mapping.process - process).into());
+            let from = if mapping.process == process { end } else { 0 };
+            put(&mut out, mapping.start - from);
+            put(&mut out, mapping.end - mapping.start);
+            put(&mut out, mapping.name.len() as u64);
+            out.extend(mapping.name.bytes());
+            (process, end) = (mapping.process, mapping.end);
+        }
+        out
+    }
+
+    fn decode(mut bytes: &[u8]) -> Option<Vec<Mapping>> {
+        let bytes = &mut bytes;
+        let mut mappings = Vec::new();
+        let (mut process, mut end) = (0u32, 0u64);
+        for _ in 0..take(bytes)? {
+            let next_process = u32::try_from(take(bytes)?).ok()?;
+            let from = if next_process == 0 { end } else { 0 };
+            process = process.checked_add(next_process)?;
+            let start = from.checked_add(take(bytes)?)?;
+            end = start.checked_add(take(bytes)?)?;
+            let len = usize::try_from(take(bytes)?).ok()?;
+            let (name, rest) = bytes.split_at_checked(len)?;
+            *bytes = rest;
+            let name = std::str::from_utf8(name).ok()?.to_owned();
+            mappings.push(Mapping { process, start, end, name });
+        }
+        bytes.is_empty().then_some(mappings)
+    }
 }
 
 /// What was touched in a stretch of time.
@@ -226,13 +280,17 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes what is left, and that the recording is whole.
+    /// Writes what is left, what mappings are called (in the order of process and address), and that
+    /// the recording is whole.
     ///
     /// # Errors
     /// If it cannot be written.
-    pub fn finish(mut self) -> io::Result<()> {
+    pub fn finish(mut self, mappings: &[Mapping]) -> io::Result<()> {
         if let Some((_, window)) = self.waiting.take() {
             self.write(window)?;
+        }
+        if !mappings.is_empty() {
+            self.file.write_all(&block(MAPPINGS, &Mapping::encode(mappings)))?;
         }
         self.file.write_all(&block(END, &[]))
     }
@@ -245,6 +303,9 @@ pub struct Recording {
     pub header: Header,
     /// In the order of time.
     pub windows: Vec<Window>,
+    /// In the order of process and address. Empty of recordings that were not finished, and of those
+    /// made before mappings were recorded.
+    pub mappings: Vec<Mapping>,
     /// Why it ends where it does, if not because it was finished.
     pub incomplete: Option<String>,
 }
@@ -293,8 +354,12 @@ impl Recording {
                 && window.counts.keys().all(inside)
         };
         let mut before = 0;
-        let mut recording =
-            Recording { header: header.clone(), windows: Vec::new(), incomplete: None };
+        let mut recording = Recording {
+            header: header.clone(),
+            windows: Vec::new(),
+            mappings: Vec::new(),
+            incomplete: None,
+        };
         recording.incomplete = loop {
             match next_block(&mut rest) {
                 Ok(Some((END, _))) => break None,
@@ -304,6 +369,10 @@ impl Recording {
                         recording.windows.push(window);
                     }
                     _ => break Some("a window that cannot be understood".into()),
+                },
+                Ok(Some((MAPPINGS, contents))) => match Mapping::decode(contents) {
+                    Some(mappings) => recording.mappings = mappings,
+                    None => break Some("names of mappings that cannot be understood".into()),
                 },
                 // Of a later version, and not needed.
                 Ok(Some(_)) => {}
@@ -342,12 +411,26 @@ mod tests {
         window
     }
 
+    fn mappings() -> Vec<Mapping> {
+        let of =
+            |process, start, end, name: &str| Mapping { process, start, end, name: name.into() };
+        vec![
+            of(7, 0x7F_0000_0000, 0x7F_0040_0000, "[heap]"),
+            of(7, 0x7F_0040_0000, 0x7F_0060_0000, ""),
+            of(8, 0x1000, 0x3000, "[anon: größer]"),
+        ]
+    }
+
     fn written(windows: u64, limit: u64) -> Vec<u8> {
+        written_with(windows, limit, &[])
+    }
+
+    fn written_with(windows: u64, limit: u64, mappings: &[Mapping]) -> Vec<u8> {
         let scratch = tempfile::tempdir().unwrap();
         let path = scratch.path().join("recording");
         let mut writer = Writer::create(&path, &header(), limit).unwrap();
         (0..windows).for_each(|n| writer.append(window(n)).unwrap());
-        writer.finish().unwrap();
+        writer.finish(mappings).unwrap();
         std::fs::read(path).unwrap()
     }
 
@@ -363,7 +446,29 @@ mod tests {
     fn what_was_written_is_read() {
         let expected: Vec<Window> = (0..20).map(window).collect();
         let recording = Recording::from_bytes(&written(20, 1 << 20)).unwrap();
-        assert_eq!(recording, Recording { header: header(), windows: expected, incomplete: None });
+        let read = Recording {
+            header: header(),
+            windows: expected,
+            mappings: Vec::new(),
+            incomplete: None,
+        };
+        assert_eq!(recording, read);
+        let named = Recording::from_bytes(&written_with(20, 1 << 20, &mappings())).unwrap();
+        assert_eq!(named, Recording { mappings: mappings(), ..read });
+    }
+
+    /// The bytes that version 0.1 wrote before there were names of mappings.
+    #[test]
+    fn files_without_names_are_read() {
+        let json = br#"{"terrace":"0.1.0","command":["a"],"source":"clock","rate_hz":1000,"region_bytes":2097152}"#;
+        // 5 ms from the beginning on, 16 parts elsewhere; process 7, region 3, 16 parts.
+        let window = [0, 5, 16, 1, 7, 3, 16];
+        let file =
+            [&MAGIC[..], &block(HEADER, json), &block(WINDOW, &window), &block(END, &[])].concat();
+        let recording = Recording::from_bytes(&file).unwrap();
+        assert_eq!((recording.incomplete, recording.mappings.len()), (None, 0));
+        let place = Place { process: 7, region: 3 };
+        assert_eq!(recording.windows[0].counts.get(&place), Some(&16));
     }
 
     #[test]
@@ -426,6 +531,7 @@ mod tests {
         fn any_bytes_will_do(bytes: Vec<u8>) {
             let _ = Recording::from_bytes(&[&MAGIC[..], &bytes].concat());
             let _ = Window::decode(&bytes);
+            let _ = Mapping::decode(&bytes);
         }
     }
 }

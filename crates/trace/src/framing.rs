@@ -5,7 +5,7 @@
 //! its contents; all numbers little-endian. So whatever is cut off or overwritten is noticed, and
 //! what comes before it can be read.
 
-use crate::{accesses, counts, objects};
+use crate::kinds::KINDS;
 use std::io;
 
 /// Kind, length, checksum.
@@ -42,21 +42,6 @@ pub enum ReadError {
     #[error("has a damaged header ({0}), without which nothing in it can be understood")]
     Header(String),
 }
-
-/// The kinds of recordings: what they begin with, what is said of a file, and what makes one.
-const KINDS: [(&[u8; 8], &str, &str); 3] = [
-    (&counts::MAGIC, "holds counts by region and time", "what `terrace record` writes"),
-    (
-        &accesses::MAGIC,
-        "holds accesses one by one (`terrace record --accesses`, or a recorder)",
-        "accesses one by one (`terrace record --accesses`)",
-    ),
-    (
-        &objects::MAGIC,
-        "holds accesses by object (a program built with the recorder)",
-        "accesses by object (a program built with the recorder)",
-    ),
-];
 
 /// What a file that begins so is to be read as: seven letters and the version.
 ///

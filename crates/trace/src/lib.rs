@@ -16,6 +16,7 @@ pub mod cache;
 pub mod counts;
 pub mod file;
 pub mod framing;
+mod kinds;
 #[cfg(test)]
 mod mutation;
 mod numbers;

@@ -13,13 +13,14 @@ use crate::file::{
     BlockWriter, Blocks, Compressor, Decoder, End, Entry, PADDING, PLAIN_MAX, Source,
 };
 use crate::framing::{ReadError, put, take, unzigzag, zigzag};
+use crate::kinds;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io;
 use std::path::Path;
 
 /// What a file begins with: the format and its version.
-pub const MAGIC: [u8; 8] = *b"TERROBJ\x01";
+pub const MAGIC: [u8; 8] = kinds::OBJECTS;
 const EVENTS: u8 = 2;
 const CONTEXTS: u8 = 4;
 /// Events of a block at most.

@@ -3,11 +3,12 @@
 //! back what is out.
 
 use smallvec::{SmallVec, smallvec};
+use terrace_os::PAGE;
 
 /// Objects begin at multiples of this and take multiples of it, bytes.
 pub const GRANULE: usize = 16;
 /// Granules of a page.
-pub const GRANULES: usize = crate::slabs::PAGE / GRANULE;
+pub const GRANULES: usize = PAGE / GRANULE;
 
 /// A bit for each granule of a page.
 #[derive(Clone, Copy, Default)]
@@ -169,8 +170,8 @@ impl Page {
         match self.kind {
             Kind::Free => (0, 0),
             Kind::Objects => (self.objects(), self.filled as usize * GRANULE),
-            Kind::Large => (1, crate::slabs::PAGE),
-            Kind::LargeTail => (0, crate::slabs::PAGE),
+            Kind::Large => (1, PAGE),
+            Kind::LargeTail => (0, PAGE),
         }
     }
 

@@ -1,7 +1,7 @@
 //! The memory limit of the control group we are in, version 2 or 1. Terrace never steers by it
 //! (page cache counts there too); its user should know it.
 
-use super::{Row, Status, read};
+use super::row::{Row, Status, read};
 use crate::growth::Room;
 use crate::quantity::bytes;
 use std::path::{Path, PathBuf};

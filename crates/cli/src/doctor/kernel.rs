@@ -1,7 +1,7 @@
 //! The kernel's version, and what each step of it brought. The probes beside this one decide; a
 //! distribution may have brought features back to an older number.
 
-use super::{Row, Status, read};
+use super::row::{Row, Status, read};
 
 /// A kernel version that brought something.
 struct Step {

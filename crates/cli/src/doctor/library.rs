@@ -1,6 +1,6 @@
 //! libterrace.so: is it where `terrace run` will look?
 
-use super::{Row, Status};
+use super::row::{Row, Status};
 
 /// One row.
 pub fn rows() -> Vec<Row> {

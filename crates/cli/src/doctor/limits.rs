@@ -1,6 +1,6 @@
 //! Limits on address space and mappings that Terrace's zones and registrations run into.
 
-use super::{Row, Status, read};
+use super::row::{Row, Status, read};
 use crate::quantity::bytes;
 
 /// The kernel's default for vm.max_map_count.

@@ -1,13 +1,26 @@
 //! How much memory there is (from /proc/meminfo: the sizes of NUMA nodes lag behind on some
 //! machines), and huge pages.
 
-use super::{Row, Status, chosen, read};
+use super::row::{Row, Status, chosen, read};
 use crate::growth::Room;
 use crate::quantity::bytes;
 use terrace_tiers::meminfo_bytes;
 
-/// Rows: memory, huge pages.
+/// What the kernel's DAMON_STAT (since Linux 6.17, where it is on) says of all memory.
+const DAMON_STAT: &str = "/sys/module/damon_stat/parameters";
+/// Times of which it is told how much of memory was idle for so long, ms.
+const IDLE_MS: [i64; 2] = [10_000, 120_000];
+/// The name of the row that is shown although all is well.
+pub const IDLE: &str = "idle memory";
+
+/// Rows: memory, how much of it is idle where the kernel knows, huge pages.
 pub fn rows() -> Vec<Row> {
+    let mut rows = known_rows();
+    rows.extend(idle());
+    rows
+}
+
+fn known_rows() -> Vec<Row> {
     vec![
         match read("/proc/meminfo") {
             Ok(text) => memory(&text),
@@ -52,6 +65,37 @@ fn memory(text: &str) -> Row {
     )
 }
 
+/// `None` where the kernel does not tell it.
+fn idle() -> Option<Row> {
+    let enabled = read(format!("{DAMON_STAT}/enabled")).ok()?;
+    if !matches!(enabled.as_str(), "Y" | "y" | "1") {
+        return None;
+    }
+    idle_row(&read(format!("{DAMON_STAT}/memory_idle_ms_percentiles")).ok()?)
+}
+
+/// The row for 101 percentiles of the time for which memory was idle, ms; below 0 for what is in
+/// use.
+fn idle_row(text: &str) -> Option<Row> {
+    let percentiles: Vec<i64> =
+        text.split(',').map(|number| number.trim().parse()).collect::<Result<_, _>>().ok()?;
+    // All are 0 before its first look.
+    if percentiles.len() != 101 || percentiles.iter().all(|ms| *ms == 0) {
+        return None;
+    }
+    let [short, long] = IDLE_MS.map(|least| {
+        let idle = percentiles.iter().position(|ms| *ms >= least);
+        idle.map_or(0, |first| 100 - first)
+    });
+    Some(Row::ok(
+        IDLE,
+        format!(
+            "{long}% of this machine's memory was idle for 2 minutes, {short}% for 10 s (DAMON_STAT)"
+        ),
+        "terrace plan PID says what of it a program could do without",
+    ))
+}
+
 fn huge_pages(text: &str) -> Row {
     let name = "huge pages";
     let mode = chosen(text).unwrap_or(text);
@@ -70,6 +114,25 @@ fn huge_pages(text: &str) -> Row {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn idle_memory_is_told_by_percentiles() {
+        let numbers = |of: fn(i64) -> i64| -> String {
+            (0..=100).map(of).map(|ms| ms.to_string()).collect::<Vec<_>>().join(",")
+        };
+        // A fifth in use, a fifth idle for a second, the rest for 3 minutes.
+        let text = numbers(|percent| match percent {
+            ..20 => -500,
+            20..40 => 1_000,
+            _ => 180_000,
+        });
+        let row = idle_row(&text).unwrap();
+        assert!(row.found.starts_with("60% of this machine's memory was idle for 2 minutes, 60%"));
+        let busy = idle_row(&numbers(|percent| percent - 100)).unwrap();
+        assert!(busy.found.starts_with("0% of"), "{}", busy.found);
+        assert_eq!(idle_row(&numbers(|_| 0)), None);
+        assert_eq!((idle_row("1,2,3"), idle_row("none")), (None, None));
+    }
 
     #[test]
     fn meminfo_is_read_in_bytes() {

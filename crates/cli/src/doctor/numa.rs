@@ -1,7 +1,7 @@
 //! NUMA nodes, and which of them can be a tier: those without a CPU (CXL, persistent memory) above
 //! all. Their sizes are left out, because they lag behind on machines whose memory grows.
 
-use super::Row;
+use super::row::Row;
 use terrace_tiers::Nodes;
 
 /// One row.

@@ -1,7 +1,7 @@
 //! PAGEMAP_SCAN: the cheap way to ask which pages of a range are present. Layout and numbers are
 //! those of the kernel's `include/uapi/linux/fs.h` (6.7).
 
-use super::{Row, Status};
+use super::row::{Row, Status};
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::AsRawFd;

@@ -1,7 +1,7 @@
 //! Rows of `terrace doctor` on our user, our capabilities and seccomp. They say whether a filter
 //! stands between us and the kernel.
 
-use super::{Row, Status, read};
+use super::row::{Row, Status, read};
 
 const CAP_SYS_PTRACE: u32 = 19;
 const CAP_SYS_NICE: u32 = 23;

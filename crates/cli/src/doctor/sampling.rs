@@ -1,6 +1,6 @@
 //! What can tell where programs touch memory.
 
-use super::{Row, Status};
+use super::row::{Row, Status};
 use std::path::Path;
 use terrace_sampler::clock::Clock;
 use terrace_sampler::events::{OpenError, Whose};

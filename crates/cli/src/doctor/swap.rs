@@ -2,7 +2,7 @@
 //! them; they work beside it, and may compress a second time what Terrace has compressed. Where
 //! they are, they can be a tier of Terrace's.
 
-use super::{Row, Status, chosen, read};
+use super::row::{Row, Status, chosen, read};
 use crate::quantity::bytes;
 use std::fs;
 use std::path::Path;

@@ -5,7 +5,7 @@
 //! out here because the doctor must also run where the installed headers are older. The pager has
 //! its own system layer: the doctor probes the kernel, not our use of it.
 
-use super::{Row, Status, read};
+use super::row::{Row, Status, read};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -67,7 +67,7 @@ enum Way {
 /// Rows: how it can be opened, its features, the move.
 pub fn rows() -> Vec<Row> {
     // What a seccomp filter would end us for must not be tried here.
-    if let Err(problem) = terrace_pager::rehearsal::rehearse(&[], false) {
+    if let Err(problem) = terrace_pager::seccomp_probe::probe(&[], false) {
         let fix = "allow these system calls in the container's seccomp profile, or in SystemCallFilter= of the systemd unit";
         return vec![
             Row::new("userfaultfd", Status::Missing, problem, "nothing can be evicted", fix)

@@ -5,6 +5,7 @@
 //! seed.
 
 mod accesses;
+pub mod args;
 mod client;
 pub mod memory;
 mod protocol;
@@ -14,16 +15,13 @@ mod text;
 mod values;
 mod versions;
 
-pub use memory::Load;
 pub use protocol::Protocol;
-pub use target::Target;
-pub use values::{LEAST_BYTES, MOST_BYTES, MOST_ITEMS};
 
-use crate::args::{KvArguments, Phase};
 use crate::say;
 pub use accesses::Workload;
 use accesses::{Accesses, Mix, Operation};
 use anyhow::{Context as _, Result, bail};
+use args::{KvArguments, Phase};
 use client::{Client, Plan};
 use serde::Serialize;
 use std::fs::File;
@@ -167,7 +165,7 @@ pub fn run(arguments: &KvArguments) -> Result<u8> {
                 *count += 1;
             }
         });
-        let cpu_before = terrace_pager::sys::thread_cpu_ns();
+        let cpu_before = terrace_os::thread_cpu_ns();
         let tally = match arguments.operations {
             Some(operations) => {
                 client.run(&mut accesses.by_ref().take(operations as usize), plan(None))?
@@ -177,7 +175,7 @@ pub fn run(arguments: &KvArguments) -> Result<u8> {
                 client.run(&mut accesses, plan(Some(seconds)))?
             }
         };
-        let cpu_s = (terrace_pager::sys::thread_cpu_ns() - cpu_before) as f64 / 1e9;
+        let cpu_s = (terrace_os::thread_cpu_ns() - cpu_before) as f64 / 1e9;
         right &= tally.is_right();
         let figures = tally.figures();
         outcome.client_cpu_share = (figures.seconds > 0.0).then(|| cpu_s / figures.seconds);

@@ -5,6 +5,7 @@
 //! [`page`] writes. [`study`] has policies run on what is smaller than what the papers ran.
 //! `docs/reproduce.md` says what each figure is run with.
 
+pub mod args;
 mod figure;
 mod jenga;
 mod m2t;
@@ -12,9 +13,10 @@ mod objectier;
 mod page;
 pub mod plot;
 mod study;
+mod tierscape;
 
-use crate::args::ReproduceArguments;
 use anyhow::{Context, Result};
+use args::ReproduceArguments;
 use figure::{Figure, Row};
 use serde_json::{Value, json};
 use std::io::Write as _;
@@ -36,7 +38,7 @@ pub struct Paper {
     run: fn(&[&'static str], &Options) -> Result<Vec<Figure>>,
 }
 
-const PAPERS: [&Paper; 3] = [&jenga::PAPER, &objectier::PAPER, &m2t::PAPER];
+const PAPERS: [&Paper; 4] = [&jenga::PAPER, &objectier::PAPER, &m2t::PAPER, &tierscape::PAPER];
 
 /// How figures are run.
 pub struct Options {

@@ -20,7 +20,7 @@ pub struct Plot {
 
 /// What is drawn.
 pub enum Drawing {
-    /// A line for each name.
+    /// A line for each name; a point where it has one value.
     Lines(Vec<(String, Vec<(f64, f64)>)>),
     /// A point for each name.
     Points(Vec<(String, (f64, f64))>),
@@ -104,6 +104,11 @@ impl Plot {
         let mut chart =
             self.chart(area, points().map(|point| point.0), points().map(|point| point.1), None)?;
         for (number, (_, points)) in lines.iter().enumerate() {
+            if let [point] = &points[..] {
+                let point = Circle::new(*point, 5, colour(number).filled());
+                chart.draw_series(std::iter::once(point)).map_err(wrong)?;
+                continue;
+            }
             chart
                 .draw_series(LineSeries::new(
                     points.iter().copied(),

@@ -1,6 +1,6 @@
 //! Which cases are meant by the command line.
 
-use crate::args::SimArguments;
+use super::args::SimArguments;
 use anyhow::{Context as _, Result, bail};
 use serde::{Deserialize, Serialize};
 use std::fmt;

@@ -1,7 +1,7 @@
 //! `terrace sim --placement`: models that place regions over several tiers, what each saves and
 //! what the program loses by it, in each of its settings.
 
-use crate::args::SimArguments;
+use super::args::SimArguments;
 use crate::quantity::share;
 use anyhow::{Context as _, Result, bail, ensure};
 use serde::Serialize;

@@ -7,11 +7,13 @@
 #![allow(dead_code, reason = "each test program uses a part")]
 
 use std::ffi::OsStr;
-use std::fs;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+use std::os::fd::FromRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output};
 use std::sync::atomic::Ordering::Relaxed;
 use terrace_pager::stats::{self, StatsFile, StatsPage};
 
@@ -132,6 +134,26 @@ pub fn terrace<S: AsRef<OsStr>>(arguments: &[S]) -> Command {
         command.env_remove(variable);
     }
     command
+}
+
+/// The two ends of a new terminal: what is written to the first is typed at the second.
+pub fn pseudo_terminal() -> (File, File) {
+    let (mut ours, mut theirs) = (-1, -1);
+    let none = std::ptr::null_mut();
+    // SAFETY: both numbers are ours to write; null means that neither name nor settings are asked
+    // for or given.
+    let made =
+        unsafe { libc::openpty(&mut ours, &mut theirs, none, std::ptr::null(), std::ptr::null()) };
+    assert_eq!(made, 0);
+    // SAFETY: openpty has just made both descriptors for us.
+    unsafe { (File::from_raw_fd(ours), File::from_raw_fd(theirs)) }
+}
+
+/// The next line of a program's output.
+pub fn line(child: &mut Child) -> String {
+    let mut text = String::new();
+    BufReader::with_capacity(1, child.stdout.as_mut().unwrap()).read_line(&mut text).unwrap();
+    text
 }
 
 pub fn stdout(output: &Output) -> String {

@@ -139,6 +139,10 @@ impl Server {
             }
             Request::Shutdown { .. } => ("ERROR: shutdown not enabled", false),
             Request::MemoryLimit { mebibytes, noreply } => (self.limit(mebibytes), noreply),
+            Request::Consolidate { on, noreply } => {
+                self.store.switch_consolidation(on);
+                ("OK", noreply)
+            }
             Request::Ignored => ("OK", false),
             Request::DebugTime(seconds) if self.settings.debug_time => {
                 self.clock.advance(seconds);

@@ -21,8 +21,6 @@ const ZEROS: &[&str] = &[
     "read_buf_bytes_free",
     "read_buf_oom",
     "reserved_fds",
-    "auth_cmds",
-    "auth_errors",
     "listen_disabled_num",
     "time_in_listen_disabled_us",
     "hash_is_expanding",
@@ -73,6 +71,9 @@ impl Server {
                 let figures = self.store.config.tiering.map(|tiering| tiering.figures());
                 for (name, value) in figures.unwrap_or_else(|| vec![("active".to_owned(), 0)]) {
                     Lines(out).add(&name, value);
+                }
+                for (name, value) in self.store.consolidation() {
+                    Lines(out).add(name, value);
                 }
             }
             [b"cachedump", class, limit] => {
@@ -173,7 +174,7 @@ impl Server {
         lines.add("tcp_backlog", settings.backlog);
         lines.add("binding_protocol", "ascii");
         lines.add("auth_enabled_sasl", "no");
-        lines.add("auth_enabled_ascii", "no");
+        lines.add("auth_enabled_ascii", yes(settings.accounts.is_some()));
         lines.add("item_size_max", settings.item_size_max);
         lines.add("maxconns_fast", "yes");
         lines.add("flush_enabled", yes(settings.flush));

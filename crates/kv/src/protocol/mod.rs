@@ -73,6 +73,8 @@ pub enum Request<'a> {
     Shutdown { valid: bool },
     /// A new memory limit.
     MemoryLimit { mebibytes: u32, noreply: bool },
+    /// Whether hot items are brought together from now on.
+    Consolidate { on: bool, noreply: bool },
     /// A command that has no effect here, and succeeds.
     Ignored,
     /// A shift of the clock, for tests.

@@ -99,6 +99,11 @@ fn parse_words<'a>(
         (b"slabs", 2..) if all[0] == b"automove" => {
             number::<u32>(all[1]).ok_or(FORMAT).map(|_| Request::Ignored)
         }
+        (b"consolidate", 1 | 2) => match plain {
+            [b"enable"] => Ok(Request::Consolidate { on: true, noreply }),
+            [b"disable"] => Ok(Request::Consolidate { on: false, noreply }),
+            _ => Err(Refusal::new("CLIENT_ERROR usage: consolidate <enable|disable>")),
+        },
         (b"debugtime", 1) => Ok(Request::DebugTime(number(all[0]).ok_or(FORMAT)?)),
         _ if all.last().is_some_and(|word| word.starts_with(b"HTTP/")) => {
             Err(Refusal { message: None, skip: 0, noreply: false })
@@ -163,6 +168,18 @@ mod tests {
         assert_eq!(parse(b"gets a  bc"), Ok(request));
         let request = Request::Get { keys: b" a", cas: false, time: Some(10) };
         assert_eq!(parse(b"gat 10 a"), Ok(request));
+    }
+
+    #[test]
+    fn consolidation_is_switched_as_memcacheds_crawler_is() {
+        let request = Request::Consolidate { on: true, noreply: false };
+        assert_eq!(parse(b"consolidate enable"), Ok(request));
+        let request = Request::Consolidate { on: false, noreply: true };
+        assert_eq!(parse(b"consolidate disable noreply"), Ok(request));
+        let refused = |line: &[u8]| parse(line).unwrap_err().message.unwrap().to_owned();
+        assert_eq!(refused(b"consolidate"), "ERROR");
+        assert!(refused(b"consolidate 1").starts_with("CLIENT_ERROR usage"));
+        assert!(refused(b"consolidate noreply").starts_with("CLIENT_ERROR usage"));
     }
 
     #[test]

@@ -22,6 +22,8 @@ const TAG_SHIFT: u32 = 48;
 /// The bytes of memory limit for which there is one slot.
 const BYTES_PER_SLOT: usize = 128;
 const BUCKETS_MIN: usize = 1024;
+/// Where the number of items is known, six of seven slots are taken at most, on average.
+const ITEMS_PER_BUCKET: usize = SLOTS - 1;
 /// So many cache lines of an item are fetched ahead. What follows, the CPU foresees.
 const ITEM_LINES: usize = 3;
 /// A lock is held for the copy of a value, so a waiting thread soon gives up its CPU.
@@ -107,6 +109,11 @@ impl Slot<'_> {
         Slot { word: hash >> TAG_SHIFT << TAG_SHIFT | address, place: None }
     }
 
+    /// Whether there is an item that may have a hash.
+    pub(super) fn is_of(&self, hash: u64) -> bool {
+        self.word != 0 && self.word >> TAG_SHIFT == hash >> TAG_SHIFT
+    }
+
     /// The item.
     pub(super) fn pointer(&self) -> *mut u8 {
         (self.word & POINTER_MASK) as usize as *mut u8
@@ -122,11 +129,28 @@ impl Slot<'_> {
         if self.clock() < CLOCK_MASK { Slot { word: self.word + 1, ..self } } else { self }
     }
 
+    /// A word for this item at another address.
+    pub(super) fn at(self, pointer: *mut u8) -> Self {
+        Slot { word: self.word & !POINTER_MASK | pointer as u64, ..self }
+    }
+
     /// A word for this item at another address, with its clock one step back.
     pub(super) fn moved(self, pointer: *mut u8) -> Self {
-        let clock = self.clock().saturating_sub(1);
-        let tag = self.word >> TAG_SHIFT << TAG_SHIFT;
-        Slot { word: tag | pointer as u64 | clock, ..self }
+        let word = self.word - self.clock().min(1);
+        Slot { word, ..self }.at(pointer)
+    }
+
+    /// Takes a step from the clock in the index, if the slot still is as it was found. The bucket
+    /// need not be locked: whoever locked it may overwrite the step, but never a changed slot is.
+    pub(super) fn cool(self) -> Self {
+        if self.clock() == 0 {
+            return self;
+        }
+        let word = self.word - 1;
+        if let Some(place) = self.place {
+            let _ = place.compare_exchange(self.word, word, Relaxed, Relaxed);
+        }
+        Slot { word, ..self }
     }
 }
 
@@ -140,11 +164,16 @@ pub(super) struct Index {
 }
 
 impl Index {
-    /// An index for as many items as a memory limit lets one expect.
-    pub(super) fn new(memory_limit: usize) -> io::Result<Index> {
-        let heads = (memory_limit / BYTES_PER_SLOT / SLOTS).max(BUCKETS_MIN).next_power_of_two();
-        // Items take at least 56 bytes, so that chains are of three buckets on average at most.
-        // Overflow buckets are never given back, so that they can still run out.
+    /// An index for that many items, or for as many as a memory limit lets one expect. It does not
+    /// grow: it has room for about four times as many.
+    pub(super) fn new(memory_limit: usize, items: Option<usize>) -> io::Result<Index> {
+        let buckets = match items {
+            Some(items) => items / ITEMS_PER_BUCKET,
+            None => memory_limit / BYTES_PER_SLOT / SLOTS,
+        };
+        let heads = buckets.max(BUCKETS_MIN).next_power_of_two();
+        // Three overflow buckets for each head. Without `items`, that is enough for items of 56
+        // bytes, the least. With it, and as they are never given back, they can run out.
         let buckets = heads * 4;
         let mapping = Mapping::new(buckets * size_of::<Bucket>())?;
         mapping.ask_for_huge_pages(heads * size_of::<Bucket>());
@@ -164,16 +193,16 @@ impl Index {
 
     /// Has the CPU fetch the bucket of a hash.
     pub(super) fn prefetch(&self, hash: u64) {
-        prefetch(ptr::from_ref(self.bucket(hash as usize & (self.heads - 1))).cast());
+        prefetch(ptr::from_ref(self.bucket(self.chain_of(hash))).cast());
     }
 
     /// Has the CPU fetch the items that a hash may mean. Their bucket should be there by now. It is
     /// not locked: an item that is gone by then is fetched in vain.
     pub(super) fn prefetch_items(&self, hash: u64) {
-        let bucket = self.bucket(hash as usize & (self.heads - 1));
+        let bucket = self.bucket(self.chain_of(hash));
         for slot in &bucket.slots {
             let slot = Slot { word: slot.load(Relaxed), place: None };
-            if slot.word != 0 && slot.word >> TAG_SHIFT == hash >> TAG_SHIFT {
+            if slot.is_of(hash) {
                 for line in 0..ITEM_LINES {
                     prefetch(slot.pointer().wrapping_add(line * size_of::<Bucket>()));
                 }
@@ -183,7 +212,32 @@ impl Index {
 
     /// Locks the bucket of a hash.
     pub(super) fn lock(&self, hash: u64) -> Guard<'_> {
-        self.lock_bucket(hash as usize & (self.heads - 1))
+        self.lock_bucket(self.chain_of(hash))
+    }
+
+    /// The number of chains.
+    pub(super) fn chains(&self) -> usize {
+        self.heads
+    }
+
+    /// The chain of a hash.
+    pub(super) fn chain_of(&self, hash: u64) -> usize {
+        hash as usize & (self.heads - 1)
+    }
+
+    /// The slots of a chain that are taken. It is not locked: their items may be gone by now, and
+    /// must not be read.
+    pub(super) fn peek(&self, chain: usize) -> impl Iterator<Item = Slot<'_>> {
+        chain_from(self, self.bucket(chain))
+            .flat_map(|bucket| bucket.slots.iter())
+            .filter_map(taken)
+    }
+
+    /// Locks a chain, unless somebody has it.
+    pub(super) fn try_lock(&self, chain: usize) -> Option<Guard<'_>> {
+        let head = self.bucket(chain);
+        let was_locked = head.control.fetch_or(LOCKED, Acquire) & LOCKED != 0;
+        (!was_locked).then(|| Guard { index: self, head })
     }
 
     fn lock_bucket(&self, number: usize) -> Guard<'_> {
@@ -212,6 +266,26 @@ impl Index {
     }
 }
 
+/// The buckets of a chain. They are never given back, so that no lock is needed to follow it.
+fn chain_from<'a>(
+    index: &'a Index,
+    head: &'a Bucket,
+) -> impl Iterator<Item = &'a Bucket> + use<'a> {
+    let mut next = Some(head);
+    std::iter::from_fn(move || {
+        let bucket = next?;
+        let overflow = (bucket.control.load(Relaxed) >> OVERFLOW_SHIFT) as usize;
+        next = (overflow != 0).then(|| index.bucket(overflow));
+        Some(bucket)
+    })
+}
+
+/// The slot at a place, if it is taken.
+fn taken(place: &AtomicU64) -> Option<Slot<'_>> {
+    let slot = Slot { word: place.load(Relaxed), place: Some(place) };
+    (slot.word != 0).then_some(slot)
+}
+
 /// A locked bucket with its chain.
 #[derive(Debug)]
 pub(super) struct Guard<'a> {
@@ -221,14 +295,12 @@ pub(super) struct Guard<'a> {
 
 impl<'a> Guard<'a> {
     fn chain(&self) -> impl Iterator<Item = &'a Bucket> + use<'a> {
-        let index = self.index;
-        let mut next = Some(self.head);
-        std::iter::from_fn(move || {
-            let bucket = next?;
-            let overflow = (bucket.control.load(Relaxed) >> OVERFLOW_SHIFT) as usize;
-            next = (overflow != 0).then(|| index.bucket(overflow));
-            Some(bucket)
-        })
+        chain_from(self.index, self.head)
+    }
+
+    /// The slots that are taken.
+    pub(super) fn slots(&self) -> impl Iterator<Item = Slot<'a>> + use<'a> {
+        self.places().filter_map(taken)
     }
 
     fn places(&self) -> impl Iterator<Item = &'a AtomicU64> + use<'a> {
@@ -239,8 +311,7 @@ impl<'a> Guard<'a> {
     pub(super) fn find(&self, hash: u64, matches: impl Fn(*mut u8) -> bool) -> Option<Slot<'a>> {
         self.places().find_map(|place| {
             let slot = Slot { word: place.load(Relaxed), place: Some(place) };
-            let same = slot.word != 0 && slot.word >> TAG_SHIFT == hash >> TAG_SHIFT;
-            (same && matches(slot.pointer())).then_some(slot)
+            (slot.is_of(hash) && matches(slot.pointer())).then_some(slot)
         })
     }
 

@@ -4,8 +4,6 @@ use std::mem::size_of;
 use std::ptr;
 use std::slice;
 
-use super::NewItem;
-
 /// The item was read since it was stored.
 pub const FETCHED: u8 = 1;
 /// The item was marked stale by a client.
@@ -14,6 +12,21 @@ pub const STALE: u8 = 2;
 pub const TOKEN_SENT: u8 = 4;
 /// The key was given in base64.
 pub const KEY_BINARY: u8 = 8;
+
+/// A new item, before it has a place.
+#[derive(Clone, Copy, Debug)]
+pub struct NewItem<'a> {
+    /// The key, of 1 to 250 bytes.
+    pub key: &'a [u8],
+    /// The parts of the value, stored one after the other.
+    pub value: [&'a [u8]; 2],
+    /// The client's flags.
+    pub flags: u32,
+    /// The second at which it expires, or 0.
+    pub expires: u32,
+    /// The state bits.
+    pub state: u8,
+}
 
 /// What is stored before the key.
 #[repr(C)]
@@ -85,6 +98,18 @@ pub(super) fn has_key(pointer: *mut u8, key: &[u8]) -> bool {
 pub(super) fn size(pointer: *mut u8) -> usize {
     // SAFETY: the index has the item, and the caller holds its bucket's lock.
     unsafe { (*pointer.cast::<Header>()).size as usize }
+}
+
+/// Overwrites key and value of an item that was moved elsewhere, so that the page compresses the
+/// better. Its header stays, by which those behind it are found.
+///
+/// # Safety
+///
+/// An item of `size` bytes was written there, and nobody reads it any more.
+pub(super) unsafe fn wipe(pointer: *mut u8, size: usize) {
+    let header = size_of::<Header>();
+    // SAFETY: of the caller: `size` bytes from the pointer on are the item's.
+    unsafe { ptr::write_bytes(pointer.add(header), 0, size - header) };
 }
 
 /// The bytes that a new item takes in a segment.

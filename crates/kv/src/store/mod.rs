@@ -1,8 +1,12 @@
 //! The item store: a cache-line index over items in segments, within a memory limit.
 //!
 //! Every item is read and changed only under the lock of its index bucket. The lock of the
-//! segments is taken before bucket locks, never while one is held.
+//! segments is taken before bucket locks, never while one is held. Who brings hot items together
+//! takes both by trying.
 
+mod config;
+mod consolidate;
+mod heat;
 mod index;
 mod item;
 mod segments;
@@ -10,36 +14,24 @@ mod segments;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::io;
-
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use terrace_objects::Progress;
 use twox_hash::XxHash3_64;
 
-pub use item::{FETCHED, Header, Item, KEY_BINARY, STALE, TOKEN_SENT, item_bytes};
+pub use config::{Config, Rules};
+pub use item::{FETCHED, Header, Item, KEY_BINARY, NewItem, STALE, TOKEN_SENT, item_bytes};
 
 use crate::stats::{Count, Stats};
-use crate::tiering::Tiering;
+use consolidate::{Around, Consolidator};
+use heat::Heat;
 use index::{Index, Slot};
 use segments::{Context, Flushed, Segments};
 
 /// The most keys that are prefetched at once: more would push out what was fetched first.
 pub const PREFETCHED: usize = 16;
-
-/// What the store is created with.
-#[derive(Clone, Debug)]
-pub struct Config {
-    /// The most bytes that items may take, with their headers.
-    pub memory_limit: usize,
-    /// The most bytes of one item.
-    pub item_size_max: usize,
-    /// Whether old items make room for new ones.
-    pub evictions: bool,
-    /// Whether clients see CAS identifiers.
-    pub cas: bool,
-    /// Bytes that count as used from the beginning, for tests only.
-    pub used_from_start: usize,
-    /// What moves cold segments out of DRAM.
-    pub tiering: Option<Tiering>,
-}
 
 /// The outcome of a search for a key.
 #[derive(Debug, PartialEq, Eq)]
@@ -63,21 +55,6 @@ pub enum Decision {
     Remove,
 }
 
-/// A new item, before it has a place.
-#[derive(Clone, Copy, Debug)]
-pub struct NewItem<'a> {
-    /// The key, of 1 to 250 bytes.
-    pub key: &'a [u8],
-    /// The parts of the value, stored one after the other.
-    pub value: [&'a [u8]; 2],
-    /// The client's flags.
-    pub flags: u32,
-    /// The second at which it expires, or 0.
-    pub expires: u32,
-    /// The state bits.
-    pub state: u8,
-}
-
 /// The reason that an item was not stored.
 #[derive(Debug, PartialEq, Eq)]
 pub enum PutError<E> {
@@ -92,6 +69,8 @@ pub enum PutError<E> {
 pub struct Store {
     index: Index,
     segments: Segments,
+    heat: Arc<Heat>,
+    consolidator: Mutex<Consolidator>,
     /// Nobody outside knows which keys have similar hashes.
     hash_seed: u64,
     /// The settings.
@@ -104,9 +83,12 @@ pub struct Store {
 impl Store {
     /// Reserves address space for the index and the items.
     pub fn new(config: Config) -> io::Result<Store> {
+        let heat = Arc::new(Heat::new(config.consolidate));
         Ok(Store {
-            index: Index::new(config.memory_limit)?,
-            segments: Segments::new(&config)?,
+            index: Index::new(config.memory_limit, config.items)?,
+            segments: Segments::new(&config, Arc::clone(&heat))?,
+            heat,
+            consolidator: Mutex::new(Consolidator::new(config.rules.clone())),
             hash_seed: RandomState::new().hash_one(0),
             config,
             next_cas: AtomicU64::new(1),
@@ -204,7 +186,8 @@ impl Store {
                     item.header.state |= FETCHED;
                     item.header.accessed = now;
                 }
-                guard.set(slot, slot.used());
+                let is_placed = || self.segments.is_placed(pointer);
+                guard.set(slot, self.heat.touched(slot, hash, is_placed));
             }
             (decision == Decision::Remove, Found::Hit(result))
         };
@@ -278,7 +261,7 @@ impl Store {
                 Some(slot) => {
                     // SAFETY: the index has the item, and its bucket is locked.
                     let coldest = unsafe { Item::from_pointer(slot.pointer()) };
-                    segments::count_dropped(stats, &coldest, context.is_dead(&coldest));
+                    stats.item_dropped(coldest.header, context.is_dead(&coldest));
                     self.segments.forget(slot.pointer(), coldest.header);
                     guard.set(slot, Slot::new(hash, pointer));
                     gone = Some(slot.pointer());
@@ -300,6 +283,34 @@ impl Store {
             self.segments.release(pointer);
         }
         outcome
+    }
+
+    /// Brings hot items together, for about `budget`. To be called often by one thread, between
+    /// requests. A thread that comes while another one is at it goes away again.
+    pub fn consolidate(&self, now: u32, stats: &Stats, budget: Duration) -> Progress {
+        let Ok(mut consolidator) = self.consolidator.try_lock() else {
+            return Progress::Waiting;
+        };
+        let around = Around {
+            segments: &self.segments,
+            heat: &self.heat,
+            tiering: self.config.tiering,
+            context: Context { index: &self.index, now, flushed: self.flushed(now), stats },
+        };
+        consolidator.step(around, budget)
+    }
+
+    /// Has hot items brought together from now on, or not.
+    pub fn switch_consolidation(&self, on: bool) {
+        self.heat.switch(on);
+    }
+
+    /// What was done to bring hot items together, for `stats terrace`.
+    pub fn consolidation(&self) -> Vec<(&'static str, u64)> {
+        let consolidator = self.consolidator.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lines = vec![("consolidate", u64::from(self.heat.is_on()))];
+        lines.extend(consolidator.figures());
+        lines
     }
 
     /// Shows every item, each under the lock of its bucket, until `view` gives false.

@@ -1,39 +1,49 @@
 //! Where items live: segments of bump allocation, and allocations of their own for large items.
 //!
 //! Segments and large items stand in one queue, oldest first. When the limit is reached, some
-//! segments from its front are merged into one, and large items there are freed. The items that
-//! were used lately survive a merge. Before that, segments with much garbage are merged without
-//! losing anything. While a segment has items that are not in the index yet, it is left alone.
+//! segments from its front are merged, and large items there are freed. The items that were used
+//! lately survive a merge. Before that, segments with much garbage are merged without losing
+//! anything. While a segment has items that are not in the index yet, it is left alone.
+//!
+//! Up to three segments are open: for new items, and for hot and for cold ones that move. Eviction
+//! and consolidation both fill them. Whoever finds a sealed segment without items gives it back.
 
+mod evict;
 mod reclaim;
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::ptr;
 use std::sync::atomic::{
-    AtomicU32, AtomicUsize,
+    AtomicU8, AtomicU32, AtomicU64, AtomicUsize,
     Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::Instant;
 
+use terrace_objects::manager::Kind;
+
+use super::config::Config;
+use super::heat::Heat;
 use super::index::{Index, Mapping};
 use super::item::{Header, Item};
-use super::{Config, FETCHED};
-use crate::stats::{Count, Stats};
+use crate::stats::Stats;
 use crate::tiering::Tiering;
-use reclaim::fit_in_fewer;
 
 /// The bytes of a segment.
-const SEGMENT: usize = 64 << 10;
+pub(super) const SEGMENT: usize = 64 << 10;
 /// Items above this have an allocation of their own.
-const SMALL_MAX: usize = SEGMENT / 8;
+pub(super) const SMALL_MAX: usize = SEGMENT / 8;
 /// Large items take whole multiples of this.
 const LARGE_UNIT: usize = 4 << 10;
 /// How many segments are merged at once.
 const MERGED: usize = 4;
-/// How many entries at the queue's front are looked through for segments to merge.
-const OLDEST: usize = 64;
+/// How many kinds of open segments there are.
+const KINDS: usize = 3;
+/// The kind of segment for new items.
+const NEW: usize = Kind::Fresh as usize;
+/// The kinds of segments for items that consolidation moves.
+pub(super) const MOVED: [Kind; 2] = [Kind::Hot, Kind::Cold];
 /// Segments that are kept free for merging.
 const RESERVED: usize = 8;
 /// The least address space for segments, for a limit that is raised later.
@@ -73,13 +83,47 @@ impl Flushed {
     }
 }
 
-/// What is counted for a segment.
+/// What is known of a segment, beside it.
 #[derive(Debug, Default)]
 struct Usage {
     /// Bytes of items in the index.
     live: AtomicU32,
     /// Items that are being written.
     pending: AtomicU32,
+    /// Tells when it was sealed: from earlier uses, too. Zero while it is not sealed.
+    number: AtomicU64,
+    /// The bytes used when it was sealed.
+    length: AtomicU32,
+    /// Milliseconds from the start until it was sealed, of which some bits are lost in 50 days.
+    sealed_ms: AtomicU32,
+    /// Which items are put there.
+    kind: AtomicU8,
+}
+
+/// A segment that is being filled.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Open {
+    pub(super) segment: usize,
+    /// The bytes used.
+    pub(super) filled: usize,
+}
+
+impl Open {
+    /// Whether there is room for an item.
+    pub(super) fn fits(self, size: usize) -> bool {
+        self.filled + size <= SEGMENT
+    }
+}
+
+/// What is known of a sealed segment.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sealed {
+    /// Tells it from earlier uses.
+    pub(super) number: u64,
+    pub(super) kind: Kind,
+    pub(super) length: usize,
+    pub(super) live: usize,
+    pub(super) age_s: f64,
 }
 
 /// A large item that is freed as a whole.
@@ -94,7 +138,9 @@ struct Large {
 
 #[derive(Clone, Copy, Debug)]
 enum Unit {
-    Segment(usize),
+    /// A segment and its number. One with another number by now is not this one any more.
+    Segment(usize, u64),
+    /// The address of a large item and its number.
     Large(usize, u64),
 }
 
@@ -103,11 +149,11 @@ struct State {
     free: Vec<usize>,
     /// The segments from here on were never used.
     fresh: usize,
-    open: Option<usize>,
-    /// The bytes used of the open segment.
-    filled: usize,
-    /// The bytes used of each sealed segment.
-    lengths: HashMap<usize, usize>,
+    /// By kind.
+    open: [Option<Open>; KINDS],
+    /// How many segments are sealed, and were so far.
+    sealed: usize,
+    sealed_count: u64,
     queue: VecDeque<Unit>,
     large: HashMap<usize, Large>,
     large_count: u64,
@@ -127,18 +173,20 @@ pub(super) struct Segments {
     limit: AtomicUsize,
     evictions: bool,
     tiering: Option<Tiering>,
+    heat: Arc<Heat>,
+    begun: Instant,
 }
 
 impl Segments {
     /// Reserves the address space of the segments.
-    pub(super) fn new(config: &Config) -> io::Result<Segments> {
+    pub(super) fn new(config: &Config, heat: Arc<Heat>) -> io::Result<Segments> {
         let count = config.memory_limit.saturating_mul(2).max(ARENA_MIN) / SEGMENT;
         let state = State {
             free: Vec::new(),
             fresh: 0,
-            open: None,
-            filled: 0,
-            lengths: HashMap::new(),
+            open: [None; KINDS],
+            sealed: 0,
+            sealed_count: 0,
             queue: VecDeque::new(),
             large: HashMap::new(),
             large_count: 0,
@@ -158,11 +206,21 @@ impl Segments {
             limit: AtomicUsize::new(config.memory_limit),
             evictions: config.evictions,
             tiering: config.tiering,
+            heat,
+            begun: Instant::now(),
         })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn try_state(&self) -> Option<MutexGuard<'_, State>> {
+        match self.state.try_lock() {
+            Ok(state) => Some(state),
+            Err(TryLockError::Poisoned(state)) => Some(state.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 
     /// The limit in bytes.
@@ -190,12 +248,12 @@ impl Segments {
         limit - (RESERVED * SEGMENT).min(limit / 8)
     }
 
-    fn segment_of(&self, pointer: *mut u8) -> Option<usize> {
+    pub(super) fn segment_of(&self, pointer: *mut u8) -> Option<usize> {
         let offset = (pointer as usize).wrapping_sub(self.arena.address() as usize);
         (offset / SEGMENT < self.usage.len()).then_some(offset / SEGMENT)
     }
 
-    fn address(&self, segment: usize) -> *mut u8 {
+    pub(super) fn address(&self, segment: usize) -> *mut u8 {
         debug_assert!(segment < self.usage.len());
         // SAFETY: the arena holds that many segments.
         unsafe { self.arena.address().add(segment * SEGMENT) }
@@ -208,26 +266,32 @@ impl Segments {
             self.free_dead(&mut state, context);
             return self.allocate_large(&mut state, size, context);
         }
-        if state.open.is_none() || state.filled + size > SEGMENT {
-            if !self.evictions {
+        let has_room = |state: &State| state.open[NEW].is_some_and(|open| open.fits(size));
+        if !has_room(&state) {
+            if !self.evictions && state.used + SEGMENT > self.allowed() {
                 // Only what is not open is compacted, and nothing else makes room.
-                self.seal(&mut state);
+                self.seal_all(&mut state);
             }
             let room = self.make_room(&mut state, SEGMENT, context);
             // A merge may have left another open segment with room.
-            if state.open.is_none() || state.filled + size > SEGMENT {
+            if !has_room(&state) {
                 room?;
-                self.seal(&mut state);
-                self.open(&mut state)?;
+                self.reopen(&mut state, NEW)?;
             }
         }
-        let segment = state.open?;
+        let (segment, pointer) = self.take(state.open[NEW].as_mut()?, size);
         self.usage[segment].pending.fetch_add(1, AcqRel);
-        // SAFETY: `filled + size` is at most the segment's size.
-        let pointer = unsafe { self.address(segment).add(state.filled) };
-        state.filled += size;
-        self.usage[segment].live.fetch_add(size as u32, Relaxed);
         Some(pointer)
+    }
+
+    /// Takes room that an open segment has. It counts as live from now on.
+    pub(super) fn take(&self, open: &mut Open, size: usize) -> (usize, *mut u8) {
+        debug_assert!(open.fits(size));
+        // SAFETY: `filled + size` is at most the segment's size.
+        let pointer = unsafe { self.address(open.segment).add(open.filled) };
+        open.filled += size;
+        self.usage[open.segment].live.fetch_add(size as u32, Relaxed);
+        (open.segment, pointer)
     }
 
     fn allocate_large(
@@ -247,17 +311,22 @@ impl Segments {
         state.large_count += 1;
         let number = state.large_count;
         state.large.insert(pointer as usize, Large { layout, pending: true, number });
-        if state.queue.len() > 2 * (state.large.len() + state.lengths.len()) + QUEUE_SLACK {
+        self.prune(state);
+        state.queue.push_back(Unit::Large(pointer as usize, number));
+        Some(pointer)
+    }
+
+    /// Takes entries out of the queue that are not there any more, where they are many.
+    fn prune(&self, state: &mut State) {
+        if state.queue.len() > 2 * (state.large.len() + state.sealed) + QUEUE_SLACK {
             let large = &state.large;
             state.queue.retain(|unit| match unit {
-                Unit::Segment(_) => true,
+                Unit::Segment(segment, number) => self.is_sealed(*segment, *number),
                 Unit::Large(pointer, number) => {
                     large.get(pointer).is_some_and(|large| large.number == *number)
                 }
             });
         }
-        state.queue.push_back(Unit::Large(pointer as usize, number));
-        Some(pointer)
     }
 
     /// The item is written, and not in the index yet. No bucket is locked.
@@ -279,7 +348,7 @@ impl Segments {
     /// Counts an item as gone. Its bucket is locked.
     pub(super) fn forget(&self, pointer: *mut u8, header: &Header) {
         if let Some(segment) = self.segment_of(pointer) {
-            self.usage[segment].live.fetch_sub(header.size, Relaxed);
+            self.usage[segment].live.fetch_sub(header.size, Release);
         }
     }
 
@@ -298,15 +367,36 @@ impl Segments {
         }
     }
 
-    fn seal(&self, state: &mut State) {
-        if let Some(segment) = state.open.take() {
-            state.lengths.insert(segment, state.filled);
-            state.queue.push_back(Unit::Segment(segment));
+    /// Seals the open segment of a kind, if there is one.
+    fn seal(&self, state: &mut State, kind: usize) {
+        if let Some(open) = state.open[kind].take() {
+            self.seal_open(state, open);
         }
-        state.filled = 0;
     }
 
-    fn open(&self, state: &mut State) -> Option<()> {
+    fn seal_all(&self, state: &mut State) {
+        (0..KINDS).for_each(|kind| self.seal(state, kind));
+    }
+
+    fn seal_open(&self, state: &mut State, open: Open) {
+        state.sealed += 1;
+        state.sealed_count += 1;
+        let usage = &self.usage[open.segment];
+        usage.length.store(open.filled as u32, Relaxed);
+        usage.sealed_ms.store(self.now_ms() as u32, Relaxed);
+        usage.number.store(state.sealed_count, Release);
+        self.prune(state);
+        let unit = Unit::Segment(open.segment, state.sealed_count);
+        // What was found to be cold is evicted first.
+        match self.kind(open.segment) {
+            Kind::Cold => state.queue.push_front(unit),
+            Kind::Fresh | Kind::Hot => state.queue.push_back(unit),
+        }
+    }
+
+    /// Seals the open segment of a kind and opens another one, if there is address space.
+    fn reopen(&self, state: &mut State, kind: usize) -> Option<()> {
+        self.seal(state, kind);
         let segment = match state.free.pop() {
             Some(segment) => segment,
             None if state.fresh < self.usage.len() => {
@@ -316,13 +406,15 @@ impl Segments {
             None => return None,
         };
         state.used += SEGMENT;
-        state.open = Some(segment);
-        state.filled = 0;
+        self.usage[segment].kind.store(kind as u8, Relaxed);
+        state.open[kind] = Some(Open { segment, filled: 0 });
         Some(())
     }
 
+    /// Gives back a sealed segment of which the index has no item any more.
     fn close(&self, state: &mut State, segment: usize) {
-        state.lengths.remove(&segment);
+        self.usage[segment].number.store(0, Relaxed);
+        state.sealed -= 1;
         if let Some(tiering) = self.tiering {
             // Nothing of it needs to be kept anywhere, and nothing restored when it is used again.
             tiering.discard(self.address(segment), SEGMENT);
@@ -334,41 +426,9 @@ impl Segments {
         state.used -= SEGMENT;
     }
 
-    /// Evicts until so many more bytes can be used.
-    fn make_room(&self, state: &mut State, bytes: usize, context: Context<'_>) -> Option<()> {
-        let mut attempts = 8 * state.queue.len() + 8;
-        while state.used + bytes > self.allowed() {
-            if attempts == 0 {
-                return None;
-            }
-            attempts -= 1;
-            if let Some(victims) = self.sparse_segments(state) {
-                self.merge(state, &victims, context);
-                continue;
-            }
-            if !self.evictions {
-                if self.sweep(state, context) {
-                    continue;
-                }
-                return None;
-            }
-            let Some(oldest) = state.queue.pop_front() else {
-                // At most the open segment is left.
-                state.open?;
-                self.seal(state);
-                continue;
-            };
-            match oldest {
-                Unit::Large(pointer, number) => {
-                    self.evict_large(state, pointer, number, context, false);
-                }
-                Unit::Segment(segment) => {
-                    let victims = self.oldest_segments(state, segment);
-                    self.merge(state, &victims, context);
-                }
-            }
-        }
-        Some(())
+    /// Whether a segment is sealed, and still the one with a number.
+    pub(super) fn is_sealed(&self, segment: usize, number: u64) -> bool {
+        self.usage[segment].number.load(Acquire) == number
     }
 
     fn is_pending(&self, segment: usize) -> bool {
@@ -376,165 +436,139 @@ impl Segments {
     }
 
     fn live(&self, segment: usize) -> usize {
-        self.usage[segment].live.load(Relaxed) as usize
+        self.usage[segment].live.load(Acquire) as usize
     }
 
-    /// Takes a segment and those that follow it near the queue's front, without busy ones.
-    fn oldest_segments(&self, state: &mut State, first: usize) -> Vec<usize> {
-        if self.is_pending(first) {
-            state.queue.push_back(Unit::Segment(first));
-            return Vec::new();
-        }
-        let mut victims = vec![first];
-        let mut place = 0;
-        for _ in 0..OLDEST.min(state.queue.len()) {
-            match state.queue[place] {
-                Unit::Segment(segment) if !self.is_pending(segment) => {
-                    state.queue.remove(place);
-                    victims.push(segment);
-                    if victims.len() == MERGED {
-                        break;
-                    }
-                }
-                _ => place += 1,
-            }
-        }
-        victims
+    fn length(&self, segment: usize) -> usize {
+        self.usage[segment].length.load(Relaxed) as usize
     }
 
-    /// Frees a large item, unless it was used lately. Gives whether it is gone; if not, it stands
-    /// at the queue's back.
-    fn evict_large(
-        &self,
-        state: &mut State,
-        pointer: usize,
-        number: u64,
-        context: Context<'_>,
-        dead_only: bool,
-    ) -> bool {
-        let pending = match state.large.get(&pointer) {
-            Some(large) if large.number == number => large.pending,
-            _ => return true,
-        };
-        let at = pointer as *mut u8;
-        let unit = Unit::Large(pointer, number);
-        if pending {
-            state.queue.push_back(unit);
-            return false;
-        }
-        // SAFETY: a large item in the table is not freed without the lock of the state, and a
-        // finished one has its hash.
-        let hash = unsafe { (*at.cast::<Header>()).hash };
-        let guard = context.index.lock(hash);
-        let Some(slot) = guard.find(hash, |other| ptr::eq(other, at)) else {
-            // It is on its way into the index, or out of it: then who took it out frees it.
-            state.queue.push_back(unit);
-            return false;
-        };
-        // SAFETY: the index has the item, and its bucket is locked.
-        let item = unsafe { Item::from_pointer(at) };
-        let dead = context.is_dead(&item);
-        if !dead && (dead_only || slot.clock() > 0) {
-            if !dead_only {
-                guard.set(slot, slot.moved(at));
-            }
-            drop(guard);
-            state.queue.push_back(unit);
-            return false;
-        }
-        count_dropped(context.stats, &item, dead);
-        guard.clear(slot);
-        drop(guard);
-        self.free_large(state, pointer);
-        true
-    }
-
-    /// Merges segments into new ones, one fewer at most. What was not used is dropped.
-    fn merge(&self, state: &mut State, victims: &[usize], context: Context<'_>) {
-        let live: usize = victims.iter().map(|&segment| self.live(segment)).sum();
-        let keep_all = fit_in_fewer(victims.len(), live);
-        // One segment fewer than before, so that every merge frees memory.
-        let mut spare = victims.len().saturating_sub(1);
-        // The open segment is no victim, so that the first items go into what is left of it.
-        for &segment in victims {
-            let length = state.lengths.get(&segment).copied().unwrap_or(0);
-            let mut offset = 0;
-            while offset < length {
-                // SAFETY: items stand one behind the other up to the segment's length, and all
-                // of them are finished.
-                let at = unsafe { self.address(segment).add(offset) };
-                offset += self.move_or_drop(state, at, context, keep_all, &mut spare);
-            }
-            self.close(state, segment);
+    fn kind(&self, segment: usize) -> Kind {
+        match self.usage[segment].kind.load(Relaxed) {
+            0 => Kind::Fresh,
+            1 => Kind::Hot,
+            _ => Kind::Cold,
         }
     }
 
-    /// Copies an item into the open segment, or drops it. Gives its size.
-    fn move_or_drop(
-        &self,
-        state: &mut State,
-        at: *mut u8,
-        context: Context<'_>,
-        keep_all: bool,
-        spare: &mut usize,
-    ) -> usize {
-        // SAFETY: hash and size never change while an item's segment exists.
-        let (hash, size) = unsafe {
-            let header = at.cast::<Header>();
-            ((*header).hash, (*header).size as usize)
-        };
-        let guard = context.index.lock(hash);
-        let Some(slot) = guard.find(hash, |other| ptr::eq(other, at)) else { return size };
-        // SAFETY: the index has the item, and its bucket is locked.
-        let item = unsafe { Item::from_pointer(at) };
-        let dead = context.is_dead(&item);
-        let from = self.segment_of(at);
-        let mut kept = !dead && (keep_all || slot.clock() > 0);
-        if kept && (state.open.is_none() || state.filled + size > SEGMENT) {
-            kept = *spare > 0;
-            if kept {
-                self.seal(state);
-                kept = self.open(state).is_some();
-                *spare -= 1;
-            }
-        }
-        match state.open {
-            Some(open) if kept => {
-                // SAFETY: the open segment has room for it, and is another one.
-                let to = unsafe {
-                    let to = self.address(open).add(state.filled);
-                    ptr::copy_nonoverlapping(at, to, size);
-                    to
-                };
-                state.filled += size;
-                self.usage[open].live.fetch_add(size as u32, Relaxed);
-                guard.set(slot, slot.moved(to));
-            }
-            _ => {
-                count_dropped(context.stats, &item, dead);
-                guard.clear(slot);
-            }
-        }
-        if let Some(segment) = from {
-            self.usage[segment].live.fetch_sub(size as u32, Relaxed);
-        }
-        size
+    /// Milliseconds since the start.
+    pub(super) fn now_ms(&self) -> u64 {
+        self.begun.elapsed().as_millis() as u64
+    }
+
+    /// Whether an item lies where it may lie if it is hot: among hot ones, in a segment that is
+    /// being filled, or in an allocation of its own.
+    pub(super) fn is_placed(&self, pointer: *mut u8) -> bool {
+        self.segment_of(pointer).is_none_or(|segment| {
+            self.kind(segment) == Kind::Hot || self.usage[segment].number.load(Acquire) == 0
+        })
     }
 }
 
-/// Counts an item as gone, either because it was dead or to make room.
-pub(super) fn count_dropped(stats: &Stats, item: &Item<'_>, dead: bool) {
-    let class = stats.class_of(item.header);
-    if dead {
-        stats.add(Count::Reclaimed);
-        class.reclaimed.fetch_add(1, Relaxed);
-    } else {
-        stats.add(Count::Evictions);
-        class.evicted.fetch_add(1, Relaxed);
-        class.evicted_nonzero.fetch_add(u64::from(item.header.expires != 0), Relaxed);
-        if item.header.state & FETCHED == 0 {
-            stats.add(Count::EvictedUnfetched);
+/// What consolidation asks for. All locks are tried only, as its thread has requests to serve.
+impl Segments {
+    /// The number of segments that were ever used.
+    pub(super) fn count(&self) -> Option<usize> {
+        self.try_state().map(|state| state.fresh)
+    }
+
+    /// How many segments more may be used, and how many are sealed.
+    pub(super) fn spare(&self) -> Option<(usize, usize)> {
+        let state = self.try_state()?;
+        Some((self.allowed().saturating_sub(state.used) / SEGMENT, state.sealed))
+    }
+
+    /// What is known of a segment, if it is sealed.
+    pub(super) fn sealed(&self, segment: usize) -> Option<Sealed> {
+        let usage = &self.usage[segment];
+        let number = usage.number.load(Acquire);
+        let age_ms = (self.now_ms() as u32).wrapping_sub(usage.sealed_ms.load(Relaxed));
+        (number != 0).then(|| Sealed {
+            number,
+            kind: self.kind(segment),
+            length: self.length(segment),
+            live: self.live(segment),
+            age_s: f64::from(age_ms) / 1000.0,
+        })
+    }
+
+    /// Says which items are left in a segment, if it still is the one with a number. Gives nothing
+    /// where the state was locked.
+    pub(super) fn sort(&self, segment: usize, number: u64, kind: Kind) -> Option<()> {
+        // Nobody closes and reopens it meanwhile.
+        let _state = self.try_state()?;
+        if self.is_sealed(segment, number) {
+            self.usage[segment].kind.store(kind as u8, Relaxed);
+        }
+        Some(())
+    }
+
+    /// Takes the open segments for hot and for cold items, which nobody else fills then, to those
+    /// that are taken already. Gives false where the state is locked.
+    pub(super) fn take_open(&self, taken: &mut [Option<Open>; 2]) -> bool {
+        let Some(mut state) = self.try_state() else { return false };
+        for (kind, open) in MOVED.into_iter().zip(taken) {
+            *open = open.take().or_else(|| state.open[kind as usize].take());
+        }
+        true
+    }
+
+    /// Gives back what was taken, unless the state is locked.
+    pub(super) fn return_open(&self, taken: &mut [Option<Open>; 2]) {
+        let Some(mut state) = self.try_state() else { return };
+        for (kind, open) in MOVED.into_iter().zip(taken) {
+            let Some(open) = open.take() else { continue };
+            // Somebody may have opened another one meanwhile.
+            self.seal(&mut state, kind as usize);
+            state.open[kind as usize] = Some(open);
         }
     }
-    stats.item_gone(item.header);
+
+    /// A segment for hot or for cold items, in place of a full one. With `from_reserve` a new one may
+    /// be of those that are kept free for merging, but for as many as a merge may need: that is for
+    /// items whose segment is given back. Gives none and leaves the full one where it cannot be had
+    /// now.
+    pub(super) fn replace_open(
+        &self,
+        full: Option<Open>,
+        kind: Kind,
+        from_reserve: bool,
+    ) -> Option<Open> {
+        let mut state = self.try_state()?;
+        let kind = kind as usize;
+        if state.open[kind].is_none() {
+            let (needed, allowed) = match from_reserve {
+                true => ((1 + MERGED) * SEGMENT, self.limit()),
+                // Nothing is evicted for the sake of what leaves garbage behind.
+                false => (SEGMENT, self.allowed()),
+            };
+            if state.used + needed > allowed {
+                return None;
+            }
+            self.reopen(&mut state, kind)?;
+        }
+        if let Some(full) = full {
+            self.seal_open(&mut state, full);
+        }
+        state.open[kind].take()
+    }
+
+    /// Gives back a segment with a number if it is still there and has no items. Gives whether it
+    /// did, or nothing where the state was locked.
+    pub(super) fn close_if_empty(&self, segment: usize, number: u64) -> Option<bool> {
+        let mut state = self.try_state()?;
+        let is_empty =
+            self.is_sealed(segment, number) && self.live(segment) == 0 && !self.is_pending(segment);
+        if is_empty {
+            self.close(&mut state, segment);
+        }
+        Some(is_empty)
+    }
+
+    /// Seals the segments for hot and for cold items, which nobody fills any more.
+    pub(super) fn seal_moved(&self) -> Option<()> {
+        let mut state = self.try_state()?;
+        MOVED.into_iter().for_each(|kind| self.seal(&mut state, kind as usize));
+        Some(())
+    }
 }

@@ -1,13 +1,27 @@
 use super::*;
 
 fn store(mebibytes: usize, evictions: bool) -> (Store, Stats) {
+    store_with(mebibytes, evictions, false)
+}
+
+fn store_with(mebibytes: usize, evictions: bool, consolidate: bool) -> (Store, Stats) {
     let config = Config {
         memory_limit: mebibytes << 20,
         item_size_max: 1 << 20,
         evictions,
         cas: true,
         used_from_start: 0,
+        items: None,
         tiering: None,
+        consolidate,
+        // As fast as it goes.
+        rules: Rules {
+            bytes_per_s: u64::MAX,
+            cpu_share: 1.0,
+            pause: Duration::ZERO,
+            longest_pause: Duration::ZERO,
+            ..Rules::default()
+        },
     };
     (Store::new(config).expect("there is address space"), Stats::new(false))
 }
@@ -254,6 +268,233 @@ fn threads_see_only_whole_items() {
             });
         }
     });
+    assert!(store.used_bytes() <= 4 << 20);
+    assert_counters_agree(&store, &stats);
+}
+
+const STEP: Duration = Duration::from_micros(300);
+
+fn figure(store: &Store, name: &str) -> u64 {
+    let figures = store.consolidation();
+    figures.iter().find(|(one, _)| *one == name).expect("it is told").1
+}
+
+/// Uses some items over and over, and brings what is hot together meanwhile, until so many percent
+/// of the pages with hot items are these, and so many items have moved.
+fn heat_until(store: &Store, stats: &Stats, hot: &[String], percent: u64, moved: u64) {
+    let begun = std::time::Instant::now();
+    while figure(store, "consolidate:utilisation_percent") < percent
+        || figure(store, "consolidate:moved_items") < moved
+    {
+        assert!(begun.elapsed().as_secs() < 60, "{:?}", store.consolidation());
+        for key in hot {
+            assert!(matches!(get(store, stats, key, 100), Found::Hit(_)));
+        }
+        store.consolidate(100, stats, STEP);
+    }
+}
+
+fn scattered(name: &str, first: usize, every: usize, count: usize) -> Vec<String> {
+    (0..count).map(|number| format!("{name}-{}", first + number * every)).collect()
+}
+
+/// Stores items of which each has its number as its value, more than once.
+fn fill_numbered(store: &Store, stats: &Stats, count: usize) {
+    for number in 0..count {
+        let (key, value) = (format!("item-{number}"), format!("{number:>8}").repeat(60));
+        let new = NewItem {
+            key: key.as_bytes(),
+            value: [value.as_bytes(), b""],
+            flags: number as u32,
+            expires: 1000 + number as u32,
+            state: 0,
+        };
+        store.put(new, 100, stats, |_| Ok::<(), ()>(())).expect("there is room");
+    }
+}
+
+fn assert_numbered(store: &Store, stats: &Stats, count: usize) {
+    for number in 0..count {
+        let found = get(store, stats, &format!("item-{number}"), 100);
+        assert_eq!(found, Found::Hit(format!("{number:>8}").repeat(60).into_bytes()));
+    }
+}
+
+#[test]
+fn hot_items_share_pages_and_the_hot_set_may_jump() {
+    let (store, stats) = store_with(32, true, true);
+    fill_numbered(&store, &stats, 20_000);
+    heat_until(&store, &stats, &scattered("item", 3, 8, 2500), 80, 0);
+    assert!(figure(&store, "consolidate:utilisation_percent_before") < 30);
+    let moved = figure(&store, "consolidate:moved_items");
+    assert!((2000..4000).contains(&moved), "{moved}");
+    // Together they are more than may be hot, so that the first ones cool down.
+    heat_until(&store, &stats, &scattered("item", 5, 8, 2500), 70, moved + 2300);
+    assert_numbered(&store, &stats, 20_000);
+    assert_counters_agree(&store, &stats);
+}
+
+#[test]
+fn nothing_moves_once_hot_items_lie_together() {
+    let (store, stats) = store_with(32, true, true);
+    fill_numbered(&store, &stats, 10_000);
+    let hot = scattered("item", 0, 10, 1000);
+    // All but what lies in the segment for new items.
+    heat_until(&store, &stats, &hot, 80, 980);
+    let settle = |rounds: u64| {
+        let end = figure(&store, "consolidate:rounds") + rounds;
+        while figure(&store, "consolidate:rounds") < end {
+            hot.iter().for_each(|key| drop(get(&store, &stats, key, 100)));
+            store.consolidate(100, &stats, STEP);
+        }
+        figure(&store, "consolidate:moved_items")
+    };
+    // What is young moves when it has aged a little.
+    let mut moved = settle(1);
+    let is_settled = (0..50).any(|_| {
+        let before = std::mem::replace(&mut moved, settle(5));
+        moved == before
+    });
+    assert!(is_settled && moved <= 1100, "{moved} have moved, and more do");
+}
+
+#[test]
+fn all_that_is_known_of_an_item_survives_a_move() {
+    let (store, stats) = store_with(32, true, true);
+    fill_numbered(&store, &stats, 10_000);
+    let known = |key: &String| {
+        let found = store.with(key.as_bytes(), 100, &stats, false, |item| {
+            let Header { hash, cas, size, flags, expires, created, key_len, state, .. } =
+                *item.header;
+            ((hash, cas, size, flags, expires, created, key_len, state), Decision::Keep)
+        });
+        match found {
+            Found::Hit(known) => known,
+            other => panic!("{key}: {other:?}"),
+        }
+    };
+    let hot = scattered("item", 1, 10, 1000);
+    hot.iter().for_each(|key| drop(get(&store, &stats, key, 100)));
+    let before: Vec<_> = hot.iter().map(known).collect();
+    heat_until(&store, &stats, &hot, 80, 0);
+    assert_eq!(hot.iter().map(known).collect::<Vec<_>>(), before);
+    assert_eq!(before[7].3, 71, "flags are there");
+}
+
+#[test]
+fn where_memory_is_short_what_moves_leaves_no_garbage() {
+    for evictions in [true, false] {
+        let (store, stats) = store_with(4, evictions, true);
+        let value = [7; 520];
+        let mut stored = 0;
+        while store.used_bytes() + (2 << 16) < 4 << 20 && stored < 6000 {
+            assert!(set(&store, &stats, &format!("item-{stored}"), &value, 0));
+            stored += 1;
+        }
+        let evicted = count(&stats, Count::Evictions);
+        for _ in 0..400 {
+            for number in (0..stored).step_by(8) {
+                get(&store, &stats, &format!("item-{number}"), 100);
+            }
+            store.consolidate(100, &stats, STEP);
+        }
+        assert!(figure(&store, "consolidate:moved_items") > 0);
+        assert!(store.used_bytes() <= 4 << 20);
+        assert_eq!(count(&stats, Count::Evictions), evicted, "nothing is lost by moving");
+        for number in 0..stored {
+            let found = get(&store, &stats, &format!("item-{number}"), 100);
+            assert!(evicted > 0 || found == Found::Hit(value.to_vec()), "{number} of {stored}");
+        }
+        assert_counters_agree(&store, &stats);
+    }
+}
+
+#[test]
+fn what_has_expired_or_was_flushed_does_not_move() {
+    let (store, stats) = store_with(32, true, true);
+    fill_numbered(&store, &stats, 10_000);
+    let hot = scattered("item", 1, 10, 1000);
+    for _ in 0..100 {
+        hot.iter().for_each(|key| drop(get(&store, &stats, key, 100)));
+    }
+    store.flush(100, 100);
+    for _ in 0..2000 {
+        store.consolidate(100, &stats, STEP);
+    }
+    assert_eq!(figure(&store, "consolidate:moved_items"), 0);
+    assert!(figure(&store, "consolidate:dead_items") > 900, "{:?}", store.consolidation());
+    assert_counters_agree(&store, &stats);
+}
+
+#[test]
+fn switched_off_nothing_moves_and_what_was_open_is_sealed() {
+    let (store, stats) = store_with(32, true, true);
+    fill_numbered(&store, &stats, 10_000);
+    let hot = scattered("item", 1, 10, 1000);
+    heat_until(&store, &stats, &hot, 50, 0);
+    store.switch_consolidation(false);
+    assert_eq!(store.consolidate(100, &stats, STEP), Progress::Resting);
+    let moved = figure(&store, "consolidate:moved_items");
+    assert!(moved > 0);
+    let others = scattered("item", 2, 10, 1000);
+    for _ in 0..50 {
+        others.iter().for_each(|key| drop(get(&store, &stats, key, 100)));
+        assert_eq!(store.consolidate(100, &stats, STEP), Progress::Resting);
+    }
+    assert_eq!(figure(&store, "consolidate:moved_items"), moved);
+    assert_eq!(figure(&store, "consolidate"), 0);
+    store.switch_consolidation(true);
+    heat_until(&store, &stats, &others, 50, moved + 900);
+    assert_numbered(&store, &stats, 10_000);
+}
+
+#[test]
+fn threads_see_only_whole_items_while_items_move_and_are_evicted() {
+    let (store, stats) = store_with(4, true, true);
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..3_u8)
+            .map(|thread| {
+                let (store, stats) = (&store, &stats);
+                scope.spawn(move || {
+                    for number in 0..40_000_usize {
+                        let key = (number * 7 + usize::from(thread)) % 6000;
+                        let value = vec![thread; 200 + key % 20 * 60];
+                        if number % 3 == 0 {
+                            assert!(set(store, stats, &key.to_string(), &value, 0));
+                        }
+                        if number % 50 == 0 {
+                            let gone = ((number * 11) % 6000).to_string();
+                            let remove = |_: &mut Item<'_>| ((), Decision::Remove);
+                            store.with(gone.as_bytes(), 100, stats, false, remove);
+                        }
+                        let other = (number * 13) % if number % 4 == 0 { 6000 } else { 600 };
+                        if let Found::Hit(value) = get(store, stats, &other.to_string(), 100) {
+                            assert_eq!(value.len(), 200 + other % 20 * 60);
+                            assert!(value.iter().all(|&byte| byte == value[0]));
+                        }
+                    }
+                })
+            })
+            .collect();
+        let (store, stats, stop) = (&store, &stats, &stop);
+        scope.spawn(move || {
+            for step in 0.. {
+                if stop.load(Relaxed) {
+                    break;
+                }
+                store.consolidate(100, stats, STEP);
+                if step % 500 == 499 {
+                    store.switch_consolidation(step % 1000 == 999);
+                }
+            }
+        });
+        for worker in workers {
+            worker.join().expect("no value is wrong");
+        }
+        stop.store(true, Relaxed);
+    });
+    assert!(figure(&store, "consolidate:moved_items") > 0);
     assert!(store.used_bytes() <= 4 << 20);
     assert_counters_agree(&store, &stats);
 }

@@ -9,6 +9,16 @@ use std::process::{Child, Command};
 use std::thread;
 use std::time::{Duration, Instant};
 
+/// Says that a check cannot be made here. A failure where everything must be checked: with
+/// `CI=true` or `TERRACE_NO_SKIP=1`.
+#[track_caller]
+pub fn skip(reason: &str) {
+    let set = |name, to| std::env::var(name).is_ok_and(|value| value == to);
+    let must = set("CI", "true") || set("TERRACE_NO_SKIP", "1");
+    assert!(!must, "must not be skipped here: {reason}");
+    println!("skipped: {reason}");
+}
+
 /// A server that ends with the test.
 pub struct Server(pub Child);
 
@@ -98,6 +108,20 @@ impl Client {
     pub fn get(&mut self, key: &str) -> Option<Vec<u8>> {
         self.send(format!("get {key}\r\n").as_bytes());
         self.value()
+    }
+
+    /// The value of a key and the identifier of its version.
+    pub fn gets(&mut self, key: &str) -> Option<(Vec<u8>, u64)> {
+        self.send(format!("gets {key}\r\n").as_bytes());
+        let header = self.line();
+        let mut words = header.rsplit(' ');
+        let identifier = words.next()?.parse().ok()?;
+        let len: usize = words.next()?.parse().ok()?;
+        let mut value = vec![0; len + 2];
+        self.stream.read_exact(&mut value).expect("the value follows");
+        value.truncate(len);
+        assert_eq!(self.line(), "END");
+        Some((value, identifier))
     }
 
     /// The answer to a `get` of one key.

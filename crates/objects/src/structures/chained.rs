@@ -2,19 +2,18 @@
 //! another. References carry a part of their key's hash, so a lookup touches no other entry: to
 //! touch one that is cold would bring its page back.
 
-use super::{Change, Entry, EntryAt, Full, Index, Latch, hash, key_of, tagged, untagged};
+use super::index::{Change, Entry, EntryAt, Full, Index, hash, key_of, tagged, untagged};
+use super::latch::{LOCKED, Latch};
 use crate::sync::{AtomicU64, Ordering};
 use std::ptr::NonNull;
 
 const SLOTS: usize = 7;
 /// References of a bucket to begin with, on the average.
 const FILL: usize = 5;
-/// The lock, in the last word of a bucket beside the address of the next one.
-const LOCKED: u64 = super::latch::LOCKED;
-
 #[repr(C, align(64))]
 struct Bucket {
     slots: [AtomicU64; SLOTS],
+    /// The address of the next one, and beside it the lock.
     next: AtomicU64,
 }
 
@@ -84,13 +83,18 @@ impl Chained {
     }
 }
 
-impl Index for Chained {
-    fn find(&self, key: u64) -> Option<EntryAt> {
+// SAFETY: slots are changed under their chain's lock, and hold what was put there for their key.
+unsafe impl Index for Chained {
+    unsafe fn find(&self, key: u64) -> Option<EntryAt> {
         let hash = hash(key);
         Chained::slot(self.bucket(hash), key, hash).map(|(_, entry)| entry)
     }
 
-    fn replace(&self, key: u64, entry: Option<NonNull<Entry>>) -> Result<Option<EntryAt>, Full> {
+    unsafe fn replace(
+        &self,
+        key: u64,
+        entry: Option<NonNull<Entry>>,
+    ) -> Result<Option<EntryAt>, Full> {
         let hash = hash(key);
         let head = self.bucket(hash);
         let _locked = Latch::lock(&head.next);
@@ -109,7 +113,7 @@ impl Index for Chained {
         }
     }
 
-    fn change<R>(
+    unsafe fn change<R>(
         &self,
         key: u64,
         wait: bool,

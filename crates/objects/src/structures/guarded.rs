@@ -1,7 +1,7 @@
 //! Structures without concurrency of their own, under a lock: writers have it alone, readers share
 //! it. So does the relocator: it keeps writers out, and readers find the old copy or the new one.
 
-use super::{Change, Entry, EntryAt, Full, Index};
+use super::index::{Change, Entry, EntryAt, Full, Index};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{RwLock, RwLockWriteGuard, TryLockError};
@@ -39,6 +39,19 @@ pub trait Ordered: Default + Send + Sync {
 pub struct Guarded<T>(RwLock<T>);
 
 impl<T: Ordered> Guarded<T> {
+    /// Gives a key an entry, unless it has one; whether it had none.
+    ///
+    /// # Safety
+    /// As of [`Index::replace`].
+    pub unsafe fn insert_new(&self, key: u64, entry: EntryAt) -> bool {
+        let mut inside = self.write();
+        let is_new = inside.get(key).is_none();
+        if is_new {
+            inside.insert(key, Reference::new(entry));
+        }
+        is_new
+    }
+
     fn write(&self) -> RwLockWriteGuard<'_, T> {
         self.0.write().expect("no panic under this lock")
     }
@@ -58,13 +71,14 @@ fn changed<T: Ordered, R>(
     Change::Done(result)
 }
 
-impl<T: Ordered> Index for Guarded<T> {
-    fn find(&self, key: u64) -> Option<EntryAt> {
+// SAFETY: references are changed under the lock alone, and hold what was put there.
+unsafe impl<T: Ordered> Index for Guarded<T> {
+    unsafe fn find(&self, key: u64) -> Option<EntryAt> {
         let inside = self.0.read().expect("no panic under this lock");
         inside.get(key).map(Reference::get)
     }
 
-    fn replace(&self, key: u64, entry: Option<EntryAt>) -> Result<Option<EntryAt>, Full> {
+    unsafe fn replace(&self, key: u64, entry: Option<EntryAt>) -> Result<Option<EntryAt>, Full> {
         let mut inside = self.write();
         let Some(entry) = entry else {
             return Ok(inside.remove(key).map(|reference| reference.get()));
@@ -78,7 +92,7 @@ impl<T: Ordered> Index for Guarded<T> {
         Ok(None)
     }
 
-    fn change<R>(
+    unsafe fn change<R>(
         &self,
         key: u64,
         wait: bool,

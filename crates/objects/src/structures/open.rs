@@ -1,7 +1,8 @@
 //! An open hash: one array of references, looked through from where a key's hash says. Locks are
 //! by key; an empty place is taken by compare-and-swap, since two keys may want it.
 
-use super::{Change, EntryAt, Full, Index, Latch, hash, key_of, tagged, untagged};
+use super::index::{Change, EntryAt, Full, Index, hash, key_of, tagged, untagged};
+use super::latch::Latch;
 use crate::sync::{AtomicU64, Ordering};
 
 const EMPTY: u64 = 0;
@@ -64,12 +65,13 @@ impl Open {
     }
 }
 
-impl Index for Open {
-    fn find(&self, key: u64) -> Option<EntryAt> {
+// SAFETY: slots are changed under a lock, and hold what was put there for their key.
+unsafe impl Index for Open {
+    unsafe fn find(&self, key: u64) -> Option<EntryAt> {
         self.place(key, hash(key)).map(|(_, entry)| entry)
     }
 
-    fn replace(&self, key: u64, entry: Option<EntryAt>) -> Result<Option<EntryAt>, Full> {
+    unsafe fn replace(&self, key: u64, entry: Option<EntryAt>) -> Result<Option<EntryAt>, Full> {
         let hash = hash(key);
         let _locked = Latch::lock(self.lock(hash));
         match (self.place(key, hash), entry) {
@@ -83,7 +85,7 @@ impl Index for Open {
         }
     }
 
-    fn change<R>(
+    unsafe fn change<R>(
         &self,
         key: u64,
         wait: bool,

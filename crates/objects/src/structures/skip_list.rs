@@ -2,7 +2,7 @@
 //! lie in one array and name each other by number; heights come from the key's hash.
 
 use super::guarded::{Guarded, Ordered, Reference};
-use super::hash;
+use super::index::hash;
 
 /// A skip list under one lock.
 pub type SkipList = Guarded<Levels>;

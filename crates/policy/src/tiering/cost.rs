@@ -12,7 +12,7 @@
 //! some windows unless it goes up, and a plan that hardly saves time is not made.
 
 use super::knapsack::{CHOICES_MAX, Problem, Solution, solve};
-use super::{Kind, Model, Resend, Tier, Window};
+use super::{Kind, Model, Resend, Setting, Tier, Window};
 
 /// Its name.
 pub const NAME: &str = "terrace-cost";
@@ -31,44 +31,67 @@ pub struct Config {
     pub dwell: u32,
     /// Part of the time that a new plan must save where the present one is within the bound.
     pub hysteresis: f64,
-    /// Weight of the last window in averages.
-    pub weight: f32,
 }
 
 /// As it is used where nothing else is said. In simulation dwelling cost more than it saved: see
 /// the spreads in `sim/src/tiering.rs`.
 pub const CONFIG: Config =
-    Config { alpha: 0.5, work_price: 0.25, horizon: 8.0, dwell: 0, hysteresis: 0.02, weight: 0.4 };
+    Config { alpha: 0.5, work_price: 0.25, horizon: 8.0, dwell: 0, hysteresis: 0.02 };
 
 /// Time to copy a page from one medium to another, ns.
 const COPY_NS: f64 = 1000.0;
 
-/// A number of each window, and what it is expected to be in the next: as in the last one, or as
-/// on average, whichever was nearer so far. Averages are right where memory is scanned now and
-/// then, the last window where the load changes.
+/// A number of each window, and its average over a long time.
 #[derive(Clone, Copy, Debug, Default)]
 struct Series {
     last: f32,
     mean: f32,
-    /// Average errors of the two.
-    last_error: f32,
-    mean_error: f32,
+    windows: u16,
 }
 
+/// How far what is unusual in one window lasts in the next: 1 where heat stays where it is, 0 where
+/// it is noise or comes round again, below 0 where what was touched is not touched next.
+#[derive(Clone, Copy, Debug, Default)]
+struct Persistence {
+    products: f64,
+    squares: f64,
+}
+
+impl Persistence {
+    fn forget(&mut self) {
+        self.products *= REMEMBERED;
+        self.squares *= REMEMBERED;
+    }
+
+    fn of_one(&self) -> f64 {
+        if self.squares > 0.0 { (self.products / self.squares).clamp(-1.0, 1.0) } else { 1.0 }
+    }
+}
+
+/// Weight of a window in the long average, and what is left of persistence after one.
+const LONG: f32 = 0.08;
+const REMEMBERED: f64 = 0.9;
+
 impl Series {
-    fn take(&mut self, new: f32, weight: f32, is_first: bool) {
-        if is_first {
-            (self.last, self.mean) = (new, new);
-            return;
+    fn take(&mut self, new: f32, persistence: &mut Persistence) {
+        self.windows = self.windows.saturating_add(1);
+        if self.windows > 1 {
+            let (before, now) = (f64::from(self.last - self.mean), f64::from(new - self.mean));
+            persistence.products += before * now;
+            persistence.squares += before * before;
         }
-        self.last_error += weight * ((new - self.last).abs() - self.last_error);
-        self.mean_error += weight * ((new - self.mean).abs() - self.mean_error);
-        self.mean += weight * (new - self.mean);
+        // An average of few is of all of them.
+        self.mean += LONG.max(1.0 / f32::from(self.windows)) * (new - self.mean);
         self.last = new;
     }
 
-    fn next(&self) -> f64 {
-        f64::from(if self.last_error < self.mean_error { self.last } else { self.mean })
+    /// What it is expected to be in the next window: the average, and of what the last window was
+    /// beyond it as much as lasts (an autoregression of order 1). Cost and time are linear in these
+    /// numbers, so it is their expectation that counts: a region that is touched in one window of
+    /// ten must not be taken for one that never is.
+    fn next(&self, persistence: Persistence) -> f64 {
+        let (last, mean) = (f64::from(self.last), f64::from(self.mean));
+        (mean + persistence.of_one() * (last - mean)).max(0.0)
     }
 }
 
@@ -115,6 +138,8 @@ fn leak(touched: f64) -> f64 {
 pub struct TerraceCost {
     config: Config,
     known: Vec<Known>,
+    /// How long accesses, touched and fresh pages last.
+    lasts: [Persistence; 3],
     expected: Expected,
 }
 
@@ -143,17 +168,17 @@ struct Tables {
 impl TerraceCost {
     /// One that has seen nothing.
     pub fn new(config: Config) -> TerraceCost {
-        TerraceCost { config, known: Vec::new(), expected: Expected::default() }
+        TerraceCost {
+            config,
+            known: Vec::new(),
+            lasts: Default::default(),
+            expected: Expected::default(),
+        }
     }
 
     /// What the last plan is expected to come to.
     pub fn expected(&self) -> Expected {
         self.expected
-    }
-
-    /// Another knob, from the next window on.
-    pub fn set_alpha(&mut self, alpha: f64) {
-        self.config.alpha = alpha.clamp(0.0, 1.0);
     }
 
     /// What moving a page from one tier to another takes of our threads, ns.
@@ -176,11 +201,12 @@ impl TerraceCost {
     /// Takes a window into the averages.
     fn learn(&mut self, window: &Window<'_>) {
         self.known.resize(window.regions.len(), Known::default());
+        let [accesses, touched, fresh] = &mut self.lasts;
+        [&mut *accesses, touched, fresh].into_iter().for_each(Persistence::forget);
         for (known, region) in self.known.iter_mut().zip(window.regions) {
-            let (weight, is_first) = (self.config.weight, !known.seen);
-            known.accesses.take(region.accesses, weight, is_first);
-            known.touched.take(region.touched as f32, weight, is_first);
-            known.fresh.take(region.fresh as f32, weight, is_first);
+            known.accesses.take(region.accesses, accesses);
+            known.touched.take(region.touched as f32, touched);
+            known.fresh.take(region.fresh as f32, fresh);
             known.dwelt = if known.tier == region.tier { known.dwelt.saturating_add(1) } else { 0 };
             if !known.seen {
                 known.dwelt = self.config.dwell;
@@ -195,11 +221,13 @@ impl TerraceCost {
         let pages = f64::from(window.regions[region].pages);
         let all = window.cost(region, column.tier);
         let (store_ns, fault_ns) = match of.kind {
-            Kind::Bytes { extra_ns } => return (known.accesses.next() * extra_ns, all),
+            Kind::Bytes { extra_ns } => {
+                return (known.accesses.next(self.lasts[0]) * extra_ns, all);
+            }
             Kind::Compressed { store_ns, fault_ns, .. } => (store_ns, fault_ns),
         };
-        let touched = known.touched.next().min(pages);
-        let fresh = known.fresh.next().min(touched);
+        let touched = known.touched.next(self.lasts[1]).min(pages);
+        let fresh = known.fresh.next(self.lasts[2]).min(touched);
         let (faults, in_dram) = match column.whole {
             true => (touched, pages * leak(touched / pages)),
             // Those that come back stay for half of the window on average.
@@ -239,7 +267,7 @@ impl TerraceCost {
             let known = &self.known[number];
             let (mut least, mut most) = (f64::INFINITY, 0.0f64);
             // Pages in use stay in DRAM in any compressed tier, so their room is not to be had.
-            let stay = known.touched.next().min(f64::from(region.pages));
+            let stay = known.touched.next(self.lasts[1]).min(f64::from(region.pages));
             if let Some(dram) = dram {
                 tables.limits[dram] -= stay;
             }
@@ -251,7 +279,13 @@ impl TerraceCost {
                 let (index, tier) = (column.tier, &window.tiers[column.tier]);
                 let out = !tier.is_bytes() && !column.whole;
                 if index != usize::from(region.tier) {
-                    let moved = f64::from(region.pages) - if out { stay } else { 0.0 };
+                    // What leaked is in DRAM already.
+                    let there = match index {
+                        0 => f64::from(region.leaked),
+                        _ if out => stay,
+                        _ => 0.0,
+                    };
+                    let moved = f64::from(region.pages) - there;
                     let from = &window.tiers[usize::from(region.tier)];
                     time += moved * Self::move_ns(from, tier) * self.config.work_price
                         / self.config.horizon;
@@ -346,5 +380,13 @@ impl Model for TerraceCost {
         } else {
             Resend::Idle
         }
+    }
+
+    fn set(&mut self, setting: Setting) {
+        self.config.alpha = setting.alpha.clamp(0.0, 1.0);
+    }
+
+    fn bound(&self) -> Option<f64> {
+        Some(self.expected.bound)
     }
 }

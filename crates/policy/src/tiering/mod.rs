@@ -4,12 +4,14 @@
 //! answers with a tier for each. The published ones are [`thresholds`] of hotness (`hemem*`,
 //! `gswap*`, `tmo*`), [`waterfall`] and [`tierscape`], as the paper and as its artifact have it;
 //! ours is [`mod@cost`]. [`knapsack`] solves what two of them ask for, and [`moves`] orders and
-//! filters what has to move.
+//! filters what has to move. [`forecast`] says beforehand what tiers would come to.
 //!
 //! What all of it costs is equation 10 of TierScape (EuroSys '26, §6.6): each byte of a medium at
 //! that medium's price, all data in DRAM being 1. The knob α bounds it (equation 2).
 
 pub mod cost;
+pub mod forecast;
+pub mod heat;
 pub mod knapsack;
 pub mod moves;
 pub mod thresholds;
@@ -152,18 +154,72 @@ pub trait Model: Send {
     fn place(&mut self, window: &Window<'_>, plan: &mut Vec<u8>);
     /// Which pages of a region it sends out, by the last plan.
     fn resend(&self, region: usize) -> Resend;
+    /// Another setting, from the next window on.
+    fn set(&mut self, setting: Setting);
+    /// The most that the last plan was to cost, pages of DRAM, where the model has such a bound.
+    fn bound(&self) -> Option<f64> {
+        None
+    }
+}
+
+/// A model and its name.
+struct ModelRow {
+    name: &'static str,
+    /// Makes the model over these tiers; `None` if there is none for it to use.
+    make: Make,
+}
+
+type Make = fn(Setting, &[Tier]) -> Option<Box<dyn Model>>;
+
+const MODELS: &[ModelRow] = &[
+    ModelRow {
+        name: thresholds::NAMES[0],
+        make: |setting, tiers| thresholds(thresholds::NAMES[0], setting, tiers),
+    },
+    ModelRow {
+        name: thresholds::NAMES[1],
+        make: |setting, tiers| thresholds(thresholds::NAMES[1], setting, tiers),
+    },
+    ModelRow {
+        name: thresholds::NAMES[2],
+        make: |setting, tiers| thresholds(thresholds::NAMES[2], setting, tiers),
+    },
+    ModelRow {
+        name: waterfall::NAME,
+        make: |setting, _| Some(Box::new(waterfall::Waterfall::new(setting.percentile))),
+    },
+    ModelRow {
+        name: tierscape::NAME,
+        make: |setting, _| Some(Box::new(tierscape::TierScape { alpha: setting.alpha })),
+    },
+    ModelRow {
+        name: tierscape::NAME_ARTIFACT,
+        make: |setting, _| Some(Box::new(tierscape::Artifact { alpha: setting.alpha })),
+    },
+    ModelRow {
+        name: cost::NAME,
+        make: |setting, _| {
+            let config = cost::Config { alpha: setting.alpha, ..cost::CONFIG };
+            Some(Box::new(cost::TerraceCost::new(config)))
+        },
+    },
+];
+
+fn thresholds(name: &str, setting: Setting, tiers: &[Tier]) -> Option<Box<dyn Model>> {
+    let model = thresholds::Thresholds::new(name, setting.percentile, tiers)?;
+    Some(Box::new(model))
 }
 
 /// Names of all models.
-pub const NAMES: [&str; 7] = [
-    thresholds::NAMES[0],
-    thresholds::NAMES[1],
-    thresholds::NAMES[2],
-    waterfall::NAME,
-    tierscape::NAME,
-    tierscape::NAME_ARTIFACT,
-    cost::NAME,
-];
+pub const NAMES: [&str; MODELS.len()] = {
+    let mut names = [""; MODELS.len()];
+    let mut index = 0;
+    while index < names.len() {
+        names[index] = MODELS[index].name;
+        index += 1;
+    }
+    names
+};
 
 /// The three settings in which TierScape's authors ran each model, by how much they save (§8.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -228,18 +284,16 @@ impl From<Preset> for Setting {
     }
 }
 
+impl Setting {
+    /// The setting of a knob from 0 to 1. A threshold's percentile is on the line through the
+    /// paper's three presets: 25 % at 0.9, 50 % at 0.5, 75 % at 0.1.
+    pub fn of_knob(alpha: f64) -> Setting {
+        Setting { alpha, percentile: 81.25 - 62.5 * alpha }
+    }
+}
+
 /// The model of a name over these tiers. `None`: there is none, or it has no tier to use.
 pub fn model(name: &str, setting: Setting, tiers: &[Tier]) -> Option<Box<dyn Model>> {
-    if let Some(model) = thresholds::Thresholds::new(name, setting.percentile, tiers) {
-        return Some(Box::new(model));
-    }
-    Some(match name {
-        waterfall::NAME => Box::new(waterfall::Waterfall::new(setting.percentile)),
-        tierscape::NAME => Box::new(tierscape::TierScape { alpha: setting.alpha }),
-        tierscape::NAME_ARTIFACT => Box::new(tierscape::Artifact { alpha: setting.alpha }),
-        cost::NAME => {
-            Box::new(cost::TerraceCost::new(cost::Config { alpha: setting.alpha, ..cost::CONFIG }))
-        }
-        _ => return None,
-    })
+    let row = MODELS.iter().find(|row| row.name == name)?;
+    (row.make)(setting, tiers)
 }

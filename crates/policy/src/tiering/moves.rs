@@ -125,6 +125,16 @@ impl Queue {
         taken
     }
 
+    /// The next move as a whole.
+    pub fn pop(&mut self) -> Option<Move> {
+        self.moves.pop_front()
+    }
+
+    /// What is left of a move that was popped: it is the next one again.
+    pub fn put_back(&mut self, rest: Move) {
+        self.moves.push_front(rest);
+    }
+
     /// Number of pages that are still to move.
     pub fn pages(&self) -> u64 {
         self.moves.iter().map(|step| u64::from(step.pages)).sum()

@@ -4,7 +4,7 @@
 //! The percentile is of regions that were touched at all, as in the artifact: with untouched ones
 //! among them a percentile is 0 as soon as enough memory is idle.
 
-use super::{Codec, Kind, Model, Resend, Tier, Window};
+use super::{Codec, Kind, Model, Resend, Setting, Tier, Window};
 
 /// Names, by what is the slow tier: memory of another node; DRAM, compressed by the fastest; the
 /// densest compressed one.
@@ -81,5 +81,9 @@ impl Model for Thresholds {
 
     fn resend(&self, _region: usize) -> Resend {
         Resend::All
+    }
+
+    fn set(&mut self, setting: Setting) {
+        self.percent = setting.percentile;
     }
 }

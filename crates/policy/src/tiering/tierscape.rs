@@ -8,7 +8,7 @@
 //! here by [`knapsack`](super::knapsack), which is as good within its stated gap.
 
 use super::knapsack::{Problem, solve};
-use super::{Codec, Kind, Model, Resend, Tier, Window};
+use super::{Codec, Kind, Model, Resend, Setting, Tier, Window};
 
 /// Name of the paper's.
 pub const NAME: &str = "tierscape";
@@ -43,6 +43,10 @@ impl Model for TierScape {
 
     fn resend(&self, _region: usize) -> Resend {
         Resend::All
+    }
+
+    fn set(&mut self, setting: Setting) {
+        self.alpha = setting.alpha;
     }
 }
 
@@ -102,6 +106,10 @@ impl Model for Artifact {
 
     fn resend(&self, _region: usize) -> Resend {
         Resend::Never
+    }
+
+    fn set(&mut self, setting: Setting) {
+        self.alpha = setting.alpha;
     }
 }
 

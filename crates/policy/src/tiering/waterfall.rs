@@ -2,7 +2,7 @@
 //! (TierScape §6.1).
 
 use super::thresholds::percentile;
-use super::{Model, Resend, Window};
+use super::{Model, Resend, Setting, Window};
 
 /// Its name.
 pub const NAME: &str = "waterfall";
@@ -36,5 +36,9 @@ impl Model for Waterfall {
 
     fn resend(&self, _region: usize) -> Resend {
         Resend::All
+    }
+
+    fn set(&mut self, setting: Setting) {
+        self.percent = setting.percentile;
     }
 }

@@ -1,5 +1,4 @@
-//! ObjecTier's layout: objects of like heat come to share segments (paper §4; which segments are
-//! emptied follows `facts/kv-and-objects.md` §4).
+//! ObjecTier's layout: objects of like heat come to share segments (paper §4).
 //!
 //! Objects begin by size. Of each it is counted how often it is touched, to 255; each step halves
 //! all counts. At a step, hot is what is touched most, up to a fifth of all bytes; what was hot
@@ -7,8 +6,9 @@
 //! emptied, the most mixed ones first: what is hot goes to the open hot segment, the rest to the
 //! open cold one.
 
+use super::events::{ObjectId, Request};
 use super::layouts::{Layout, SizeClasses};
-use super::{ObjectId, Request};
+
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Bytes of a segment over compressed tiers (`DESIGN.md`, Words). Larger objects are alone anyway,
@@ -18,8 +18,8 @@ pub const SEGMENT: u64 = 64 << 10;
 const MIXED_FROM: f64 = 0.02;
 /// Touches from one step to the next, for each object.
 const STEP_TOUCHES: u64 = 4;
-/// Share of all bytes that is hot: what the fast tier has room for (`facts/kv-and-objects.md` §4:
-/// better than less of it).
+/// Share of all bytes that is hot: what the fast tier has room for. Less
+/// of it moved fewer bytes and saved fewer faults.
 const HOT_SHARE: f64 = 0.2;
 /// Share of all bytes that is moved in a step.
 const STEP_SHARE: f64 = 0.125;

@@ -2,7 +2,8 @@
 //! allocators' speed or headers' contents.
 
 use super::consolidation::Consolidated;
-use super::{Event, MakeSource, ObjectId, PAGE, Request, for_each};
+use super::events::{Event, MakeSource, ObjectId, Request, for_each};
+use crate::machine::PAGE;
 use crate::source::SourceError;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use terrace_trace::cache::LINE;

@@ -12,76 +12,22 @@
 //! - [`figures`]: Jenga's Figure 2, M2T's Figure 3.
 
 pub mod consolidation;
+pub mod events;
 pub mod figures;
 pub mod layouts;
 pub mod programs;
 pub mod store;
 pub mod tree;
 
+pub use events::{Event, MakeSource, ObjectId, ObjectSource, Request, for_each};
+
+use crate::machine::PAGE;
 use crate::source::{Access, BLOCK, Source, SourceError};
 use layouts::Layout;
 use rand::Rng as _;
 use rand::rngs::SmallRng;
 use rand_distr::{Distribution as _, Zipf};
 use terrace_trace::cache::{Cache, LINE};
-
-/// An object, numbered from 0 in the order of allocation.
-pub type ObjectId = u32;
-
-/// What is asked of an allocator.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Request {
-    /// How large it is.
-    pub bytes: u64,
-    /// Number of the calling context that asks for the object.
-    pub context: u32,
-    /// An object that it should lie beside (M2T's `NextTo`), if the program says so.
-    pub near: Option<ObjectId>,
-}
-
-/// What a program does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
-    /// Makes the next object.
-    Allocated(Request),
-    /// One goes.
-    Freed(ObjectId),
-    /// One has another size, and may lie elsewhere from now on.
-    Resized {
-        /// Which.
-        object: ObjectId,
-        /// How large it is now.
-        bytes: u64,
-    },
-    /// Bytes of one are read or written.
-    Touched {
-        /// Which.
-        object: ObjectId,
-        /// From here on.
-        offset: u64,
-        /// So many, at least 1.
-        bytes: u32,
-        /// Whether they are changed.
-        write: bool,
-    },
-}
-
-impl Event {
-    /// All of an object is read.
-    pub fn read(object: ObjectId, bytes: u32) -> Event {
-        Event::Touched { object, offset: 0, bytes, write: false }
-    }
-}
-
-/// What a program does, block by block: what is generated, or recorded.
-pub trait ObjectSource: Send {
-    /// Clears `block` and fills it with what comes next; leaves it empty at the end. An error says
-    /// what is wrong, and with what.
-    fn next_block(&mut self, block: &mut Vec<Event>) -> Result<(), SourceError>;
-}
-
-/// Makes a source, the same one each time: some layouts must have seen all of it before they begin.
-pub type MakeSource<'a> = dyn Fn() -> Box<dyn ObjectSource> + Send + Sync + 'a;
 
 /// A live object.
 #[derive(Clone, Copy, Debug)]
@@ -175,8 +121,6 @@ impl Heap {
         pages.into_iter()
     }
 }
-
-const PAGE: u64 = crate::machine::PAGE;
 
 /// What of a program's accesses goes to memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -273,21 +217,6 @@ impl Source for HeapSource {
             });
         }
         Ok(())
-    }
-}
-
-/// All that a program does.
-pub fn for_each(
-    source: &mut dyn ObjectSource,
-    mut each: impl FnMut(Event),
-) -> Result<(), SourceError> {
-    let mut block = Vec::new();
-    loop {
-        source.next_block(&mut block)?;
-        if block.is_empty() {
-            return Ok(());
-        }
-        block.iter().for_each(|event| each(*event));
     }
 }
 

@@ -5,8 +5,8 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-use super::{Codec, CodecError, Scratch};
-use crate::{PAGE_BYTES, Page};
+use super::{Codec, CodecError, PerThread, Scratch};
+use crate::page::{PAGE_BYTES, Page};
 
 /// LZ4's own default: no ratio given up for speed.
 const ACCELERATION: c_int = 1;
@@ -29,8 +29,10 @@ unsafe extern "C" {
 /// 8-byte aligned.
 pub(super) struct State(Box<[u64]>);
 
-impl State {
-    pub(super) fn new() -> Self {
+impl PerThread for State {}
+
+impl Default for State {
+    fn default() -> Self {
         // SAFETY: takes nothing, returns a constant.
         let bytes = unsafe { LZ4_sizeofState() };
         State(vec![0; usize::try_from(bytes).unwrap_or(0).div_ceil(8)].into_boxed_slice())
@@ -52,12 +54,12 @@ impl Codec for Lz4 {
         limit: usize,
     ) -> Option<&'s [u8]> {
         let capacity = limit.min(PAGE_BYTES).checked_sub(1)?;
-        // SAFETY: `state` has LZ4_sizeofState() bytes, 8-byte aligned (`State::new`); the source is
+        // SAFETY: `state` has LZ4_sizeofState() bytes, 8-byte aligned (`State::default`); the source is
         // PAGE_BYTES long; `output` has PAGE_BYTES bytes, more than `capacity`; the three
         // are separate allocations.
         let written = unsafe {
             LZ4_compress_fast_extState(
-                scratch.lz4.0.as_mut_ptr().cast(),
+                scratch.states.lz4.0.as_mut_ptr().cast(),
                 page.as_ptr().cast(),
                 scratch.output.as_mut_ptr().cast(),
                 PAGE_BYTES as c_int,

@@ -17,7 +17,7 @@ use zstd_sys::{
     ZSTD_dictContentType_e, ZSTD_dictLoadMethod_e, ZSTD_format_e,
 };
 
-use crate::{PAGE_BYTES, Page};
+use crate::page::{PAGE_BYTES, Page};
 
 /// Two to the power of this: entries of a table of positions.
 const TABLE_LOG: u32 = 11;

@@ -14,7 +14,7 @@
 //! 2.3; a chemical database (nci) 6.4 → 8.6, 8.7 → 6.1, 3.8 → 2.9; sqlite with words 1.69 → 1.82,
 //! 12.8 → 17.2, 5.7 → 4.6, which is not kept. Trained content (fastCover) of the same or four times
 //! the size is no better, and takes 5 to 20 ms. (Those are times with the dictionary attached,
-//! zstd's usual way; [`super::primed`] is faster and denser.) Later lessons choose again among all
+//! zstd's usual way; [`super::primed`] is faster and denser.) Later training choose again among all
 //! that there are, and none.
 
 use std::sync::atomic::{AtomicU8, Ordering::*};
@@ -23,8 +23,8 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use zstd_safe::{CCtx, CParameter, DCtx, DDict, DParameter, FrameFormat, ResetDirective};
 
 use super::primed::Primed;
-use super::{Codec, CodecError, Scratch};
-use crate::{PAGE_BYTES, Page};
+use super::{Codec, CodecError, PerThread, Scratch};
+use crate::page::{PAGE_BYTES, Page};
 
 const NO_CONTEXT: CodecError = CodecError::NoContext { codec: "zstd" };
 
@@ -42,7 +42,7 @@ const TABLES_BYTES_MAX: usize = 256;
 const DICTIONARIES_MAX: usize = 4;
 /// Dictionaries for which a thread is ready: those in use, of as many tiers.
 const PRIMED_MAX: usize = 3;
-/// Beyond this level a lesson would take 10 to 100 ms.
+/// Beyond this level a training would take 10 to 100 ms.
 const LEVEL_MAX: i32 = 3;
 
 /// What a fault and the eviction that it causes cost beside the codec, ns: a smaller page saves
@@ -72,13 +72,15 @@ struct Dictionary {
     to_decompress: DDict<'static>,
 }
 
-impl Contexts {
-    pub(super) fn prepare(&mut self) -> Result<(), CodecError> {
+impl PerThread for Contexts {
+    fn prepare(&mut self) -> Result<(), CodecError> {
         // First what a restore needs.
         self.decompressor()?;
         self.compressor(zstd_safe::CLEVEL_DEFAULT).map(|_| ())
     }
+}
 
+impl Contexts {
     fn compressor(&mut self, level: i32) -> Result<&mut CCtx<'static>, CodecError> {
         if self.compressor.is_none() {
             self.compressor = Some(Compressor { context: new_compressor(level)?, level });
@@ -285,8 +287,10 @@ impl Codec for Zstd {
         let (first, rest) = scratch.output.get_mut(..capacity)?.split_first_mut()?;
         *first = if dictionary.is_some() { number } else { 0 };
         let written = match dictionary {
-            Some(dictionary) => scratch.zstd.primed(self.level, dictionary)?.compress(page, rest),
-            None => compress(scratch.zstd.compressor(self.level).ok()?, page, rest),
+            Some(dictionary) => {
+                scratch.states.zstd.primed(self.level, dictionary)?.compress(page, rest)
+            }
+            None => compress(scratch.states.zstd.compressor(self.level).ok()?, page, rest),
         };
         scratch.output.get(..1 + written?)
     }
@@ -299,7 +303,7 @@ impl Codec for Zstd {
     ) -> Result<(), CodecError> {
         let damaged = |reason| CodecError::Damaged { codec: "zstd", len: bytes.len(), reason };
         let (number, frame) = bytes.split_first().ok_or(damaged("nothing"))?;
-        let context = scratch.zstd.decompressor()?;
+        let context = scratch.states.zstd.decompressor()?;
         let got = match number {
             0 => context.decompress(page.as_mut_slice(), frame),
             number => {
@@ -318,7 +322,7 @@ impl Codec for Zstd {
         }
     }
 
-    fn lesson_pages(&self) -> usize {
+    fn training_pages(&self) -> usize {
         if self.level > LEVEL_MAX { 0 } else { TRAINING_PAGES + TRIAL_PAGES }
     }
 

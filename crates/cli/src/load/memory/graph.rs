@@ -2,7 +2,7 @@
 
 use super::program::{Batch, Program, addresses};
 use super::truth::Watch;
-use crate::args::MemoryArguments;
+use crate::load::args::MemoryArguments;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use terrace_sim::scattered::mixed;

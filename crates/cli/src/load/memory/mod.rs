@@ -6,60 +6,27 @@
 
 mod elements;
 mod graph;
+pub mod pattern;
 mod program;
 mod tree;
 mod truth;
 
 use super::{WRONG, truth_file, write_truth};
-use crate::args::MemoryArguments;
+use crate::load::args::MemoryArguments;
 use crate::quantity::bytes;
 use crate::say;
 use anyhow::{Context, Result, bail};
-use clap::ValueEnum;
-use clap::builder::PossibleValue;
+use clap::ValueEnum as _;
 use elements::{ELEMENT, Elements};
 use graph::Graph;
+pub use pattern::Load;
 use program::Program;
 use serde::Serialize;
-use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
-use terrace_sim::patterns::{ELEMENTS_LEAST, Kind};
+use terrace_sim::patterns::ELEMENTS_LEAST;
 use tree::Tree;
 use truth::Truth;
-
-/// What can be run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Load {
-    /// An array of elements in one of the patterns.
-    Elements(Kind),
-    /// See [`Tree`].
-    Tree,
-    /// See [`Graph`].
-    Graph,
-}
-
-impl ValueEnum for Load {
-    fn value_variants<'a>() -> &'a [Load] {
-        static ALL: LazyLock<Vec<Load>> = LazyLock::new(|| {
-            Kind::ALL.map(Load::Elements).into_iter().chain([Load::Tree, Load::Graph]).collect()
-        });
-        &ALL
-    }
-
-    fn to_possible_value(&self) -> Option<PossibleValue> {
-        match self {
-            Load::Elements(kind) => Some(PossibleValue::new(kind.name()).help(kind.about())),
-            Load::Tree => Some(
-                PossibleValue::new("btree")
-                    .help("Lookups in a B+-tree that random inserts built, low keys more often"),
-            ),
-            Load::Graph => {
-                Some(PossibleValue::new("graph").help("PageRank over a generated graph (R-MAT)"))
-            }
-        }
-    }
-}
 
 /// What `--json` prints.
 #[derive(Debug, Serialize)]
@@ -286,8 +253,10 @@ fn text(outcome: &Outcome) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::{Arguments, Command, LoadArguments, LoadKind};
+    use crate::args::{Arguments, Command};
+    use crate::load::args::{LoadArguments, LoadKind};
     use clap::Parser as _;
+    use terrace_sim::patterns::Kind;
 
     /// As a user would give them.
     pub fn arguments(pattern: &str, size: u64) -> MemoryArguments {

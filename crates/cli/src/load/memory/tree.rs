@@ -2,7 +2,7 @@
 
 use super::program::{Batch, Program, addresses};
 use super::truth::Watch;
-use crate::args::MemoryArguments;
+use crate::load::args::MemoryArguments;
 use rand::rngs::SmallRng;
 use rand::{Rng as _, SeedableRng as _};
 use std::ops::Range;

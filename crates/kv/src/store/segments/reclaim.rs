@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::ptr;
 
-use super::{Context, MERGED, SEGMENT, SMALL_MAX, Segments, State, Unit, count_dropped};
+use super::{Context, MERGED, SEGMENT, SMALL_MAX, Segments, State, Unit};
 use crate::store::item::{Header, Item};
 
 /// How many segments are merged at once where nothing may be evicted.
@@ -28,7 +28,10 @@ impl Segments {
         let mut sparse: Vec<(usize, usize, usize)> = Vec::with_capacity(most + 1);
         let units = state.queue.iter().enumerate().rev().take(looked);
         for (place, unit) in units {
-            let &Unit::Segment(segment) = unit else { continue };
+            let &Unit::Segment(segment, number) = unit else { continue };
+            if !self.is_sealed(segment, number) {
+                continue;
+            }
             let live = self.live(segment);
             let is_sparser = sparse.len() < most || sparse.last().is_some_and(|last| live < last.0);
             if is_sparser && !self.is_pending(segment) {
@@ -69,9 +72,10 @@ impl Segments {
                 Some(Unit::Large(pointer, number)) => {
                     self.evict_large(state, pointer, number, context, true)
                 }
-                Some(unit @ Unit::Segment(segment)) => {
+                Some(Unit::Segment(segment, number)) if !self.is_sealed(segment, number) => false,
+                Some(unit @ Unit::Segment(segment, _)) => {
                     state.queue.push_back(unit);
-                    !self.is_pending(segment) && self.forget_dead(state, segment, context)
+                    !self.is_pending(segment) && self.forget_dead(segment, context)
                 }
                 None => break,
             };
@@ -82,8 +86,8 @@ impl Segments {
     }
 
     /// Takes the dead items of a segment out of the index. Gives whether there was one.
-    fn forget_dead(&self, state: &State, segment: usize, context: Context<'_>) -> bool {
-        let length = state.lengths.get(&segment).copied().unwrap_or(0);
+    fn forget_dead(&self, segment: usize, context: Context<'_>) -> bool {
+        let length = self.length(segment);
         let (mut offset, mut found) = (0, false);
         while offset < length {
             // SAFETY: items stand one behind the other up to the segment's length, and all of
@@ -99,7 +103,7 @@ impl Segments {
             // SAFETY: the index has the item, and its bucket is locked.
             let item = unsafe { Item::from_pointer(at) };
             if context.is_dead(&item) {
-                count_dropped(context.stats, &item, true);
+                context.stats.item_dropped(item.header, true);
                 self.forget(at, item.header);
                 guard.clear(slot);
                 found = true;

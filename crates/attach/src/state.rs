@@ -1,0 +1,134 @@
+//! What a keeper knows of its target, and what it shares with its guard.
+
+use crate::channel::Channel;
+use crate::figures::Figures;
+use crate::inject::Injection;
+use crate::limit::Limit;
+use crate::process::Mapping;
+use crate::store::Store;
+use crate::stub::{BATCH, Stub};
+use crate::sys::{self, Message};
+use crate::table::Table;
+use anyhow::Result;
+use std::collections::{HashMap, VecDeque};
+use std::fs::File;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::process::Child;
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
+
+/// Address spaces at a time: the target's, and those of forked children with pages out.
+pub const SPACES: usize = 512;
+
+/// What keeper and guard both need to know.
+#[repr(C)]
+pub struct Shared {
+    /// 1 when the keeper has left as it should.
+    pub done: AtomicU32,
+    /// 1 once a process has begun to do what is left to do after the keeper's death.
+    pub rescued: AtomicU32,
+    /// What is needed to let a stopped thread go.
+    pub injection: Injection,
+    /// How many pages of the journal count.
+    pub journaled: AtomicU32,
+    /// Addresses of the pages that are asked to land: the first lands first.
+    pub journal: [AtomicU64; BATCH],
+    /// The address spaces in use.
+    pub spaces: [SharedSpace; SPACES],
+    /// The address space whose messages are in the buffer, and how many of them were applied.
+    pub reading: AtomicU32,
+    pub applied: AtomicU32,
+    /// The kernel writes messages here, so that none is lost with the process that read it.
+    pub messages: std::cell::UnsafeCell<[Message; MESSAGES]>,
+}
+/// Messages that are read at a time.
+pub const MESSAGES: usize = 64;
+
+// SAFETY: the messages are used by one process at a time: the keeper, and after its end the guard.
+unsafe impl Sync for Shared {}
+
+/// Descriptors of one address space.
+#[repr(C)]
+pub struct SharedSpace {
+    /// 1 while in use: written last.
+    pub used: AtomicU32,
+    pub uffd: AtomicI32,
+    pub table: AtomicI32,
+}
+
+impl Shared {
+    /// In memory that both share.
+    pub fn new() -> Result<&'static Shared> {
+        let file = sys::memory_file(c"terrace-shared", size_of::<Shared>() as u64)?;
+        let at = sys::map_shared(file.as_raw_fd(), size_of::<Shared>() as u64)?;
+        // SAFETY: mapped for ever, zeroed, aligned to a page; all zero is a valid value.
+        Ok(unsafe { &*at.cast() })
+    }
+}
+
+/// One address space: its userfaultfd and its pages.
+pub struct Space {
+    pub uffd: OwnedFd,
+    pub table: Table,
+    /// Pages in the store.
+    pub out: u64,
+    /// The userfaultfd's number in the stub, of a child.
+    pub there: i32,
+}
+
+/// Everything about one attached process.
+pub struct Keeper {
+    pub target: i32,
+    pub stub: Stub,
+    pub spaces: Vec<Option<Space>>,
+    pub store: Store,
+    pub shared: &'static Shared,
+    pub pagemap: File,
+    pub memory: File,
+    pub queue: VecDeque<(usize, u64)>,
+    /// Discards that may be under way, of pages that are in the store.
+    pub discards: VecDeque<Discard>,
+    /// Faults that wait until a discard is over.
+    pub later: Vec<(usize, u64)>,
+    pub hand: Hand,
+    pub figures: Figures,
+    pub limit: Limit,
+    pub children: Children,
+    /// Whether children that were there before are known.
+    pub has_looked: bool,
+    /// When the limit was asked for.
+    pub limited_ms: u64,
+    /// Why nothing more is evicted, once that is so.
+    pub frozen: bool,
+    pub pidfd: OwnedFd,
+    pub guard: Option<(i32, OwnedFd)>,
+    pub channel: Channel,
+    pub looked_ms: u64,
+    /// The target has ended or executes another program: only its children are served.
+    pub over: bool,
+}
+
+/// The clock's hand.
+#[derive(Default)]
+pub struct Hand {
+    pub mappings: Vec<Mapping>,
+    pub at: u64,
+    pub round_ms: u64,
+    pub crowded: bool,
+}
+
+/// A discard of pages of which some are in the store.
+pub struct Discard {
+    pub space: usize,
+    pub start: u64,
+    pub end: u64,
+    pub since_ms: u64,
+}
+
+/// What is known of the children of one process.
+#[derive(Default)]
+pub struct Children {
+    /// When each was seen first, ms; `None` once it was attached to, or could not be.
+    pub seen: HashMap<i32, Option<u64>>,
+    /// Commands that attach.
+    pub attaching: Vec<Child>,
+}

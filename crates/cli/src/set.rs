@@ -1,0 +1,391 @@
+//! `terrace set`: other limits for a run that lives.
+//!
+//! What is asked for is put as a file into the run's directory, where only its user and root can
+//! write. `terrace run`, or the keeper it left, takes it out at its next look at the processes, and
+//! says of itself what holds now: by that the asker knows that it was heard.
+
+use crate::args::SetArguments;
+use crate::figures;
+use crate::run_dir::{self, About, LiveRun, RUN_DIR_VARIABLE, RunDir};
+use crate::status::plain;
+use crate::tree::{Limits, Tree};
+use crate::{budget, say};
+use anyhow::{Context, Result, bail, ensure};
+use serde::{Deserialize, Serialize};
+use std::collections::HashSet;
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use terrace_pager::settings::{Dram, Knob, Window};
+use terrace_policy::slowdown::{Target, Wanted};
+
+/// The file with what is asked for.
+const REQUEST: &str = "set.json";
+/// It is never longer.
+const REQUEST_BYTES: u64 = 4096;
+/// A run looks at its processes once a second at the rarest. So long it may be stopped, or starved.
+const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// How often a run looks whether anything is asked, and for processes that must be told.
+const HEAR_EVERY: Duration = Duration::from_millis(500);
+
+/// What is asked for, as the command line has it; `None` stays as it is.
+#[derive(Debug, Deserialize, PartialEq, Serialize)]
+struct Request {
+    dram: Option<String>,
+    slowdown: Option<String>,
+    #[serde(default)]
+    knob: Option<String>,
+    #[serde(default)]
+    window: Option<String>,
+}
+
+/// What holds in a run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Now {
+    limits: Limits,
+    /// Knob and window of the model that places regions, if one does.
+    model: Option<(Knob, Window)>,
+}
+
+impl Request {
+    /// What holds after it; `None` where it makes no sense.
+    fn after(&self, now: Now) -> Option<Now> {
+        Some(Now { limits: self.limits_after(now.limits)?, model: self.model_after(now.model)? })
+    }
+
+    fn limits_after(&self, now: Limits) -> Option<Limits> {
+        let dram = self.dram.as_ref().map_or(Ok(now.dram), |dram| dram.parse::<Dram>()).ok()?;
+        let slowdown = match self.slowdown.as_ref().map(|slowdown| slowdown.parse::<Wanted>()) {
+            None => now.slowdown,
+            Some(Ok(Wanted::Off)) => None,
+            Some(Ok(Wanted::At(target))) => Some(target),
+            Some(Ok(Wanted::Auto) | Err(_)) => return None,
+        };
+        Some(Limits { dram, slowdown })
+    }
+
+    fn model_after(&self, now: Option<(Knob, Window)>) -> Option<Option<(Knob, Window)>> {
+        let Some((knob, window)) = now else {
+            return (self.knob.is_none() && self.window.is_none()).then_some(None);
+        };
+        let knob = self.knob.as_ref().map_or(Ok(knob), |knob| knob.parse()).ok()?;
+        let window = self.window.as_ref().map_or(Ok(window), |window| window.parse()).ok()?;
+        Some(Some((knob, window)))
+    }
+}
+
+/// What a run says of itself, and what it is asked.
+pub struct Requests {
+    directory: PathBuf,
+    about: About,
+    /// What processes are told of their model, once anything was asked; and the pages of those that
+    /// were told.
+    model: Option<(Knob, Window)>,
+    told: HashSet<String>,
+}
+
+impl Requests {
+    /// Says what runs; whoever asks is heard from now on.
+    pub fn begin(run_dir: &RunDir, about: About) -> Requests {
+        run_dir::describe(run_dir.path(), &about);
+        let (model, told) = (None, HashSet::new());
+        Requests { directory: run_dir.path().to_owned(), about, model, told }
+    }
+
+    /// This process answers from now on.
+    pub fn take_over(&mut self) {
+        self.about.supervisor = Some(std::process::id());
+        run_dir::describe(&self.directory, &self.about);
+    }
+
+    /// How long it need not look again.
+    pub fn rest(&self) -> Duration {
+        if self.about.model.is_some() { HEAR_EVERY } else { Duration::MAX }
+    }
+
+    /// Does what is asked, if anything is. A run that moves nothing leaves all as it is.
+    pub fn look(&mut self, tree: &mut Tree) {
+        let path = self.directory.join(REQUEST);
+        if let Ok(file) = read_request(&path) {
+            self.answer(serde_json::from_slice(&file).ok(), tree);
+            let _ = fs::remove_file(path);
+        }
+        self.tell();
+    }
+
+    fn answer(&mut self, request: Option<Request>, tree: &mut Tree) {
+        let now = Now { limits: tree.limits(), model: model_of(&self.about) };
+        let Some(after) = request.and_then(|request| request.after(now)) else { return };
+        if self.about.limited && after.limits != now.limits {
+            tree.set(after.limits);
+            self.about.dram = after.limits.dram.to_string();
+            self.about.slowdown = after.limits.slowdown.as_ref().map(Target::to_string);
+        }
+        if after.model != now.model {
+            self.model = after.model;
+            self.told.clear();
+            self.about.model =
+                after.model.map(|(knob, window)| (knob.to_string(), window.to_string()));
+        }
+        if after != now {
+            self.tell();
+            run_dir::describe(&self.directory, &self.about);
+        }
+    }
+
+    /// Tells each process the knob and the window that hold now, once: a new one too.
+    fn tell(&mut self) {
+        let Some((knob, window)) = self.model else { return };
+        for page in figures::page_files(&self.directory) {
+            // One that is being made is told at the next look.
+            if !self.told.contains(&page.name)
+                && figures::tier_names(&page).is_some()
+                && figures::write_model(&page.path, knob, window).is_ok()
+            {
+                self.told.insert(page.name);
+            }
+        }
+    }
+}
+
+fn read_request(path: &Path) -> io::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    File::options()
+        .read(true)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+        .open(path)?
+        .take(REQUEST_BYTES)
+        .read_to_end(&mut text)?;
+    Ok(text)
+}
+
+/// Changes the limits of a run; the exit status is 0 where they hold now.
+pub fn run(arguments: &SetArguments) -> Result<u8> {
+    ensure!(
+        arguments.slowdown != Some(Wanted::Auto),
+        "--slowdown takes a share such as 2%, or off: `auto` is for the start of a run"
+    );
+    let request = Request {
+        dram: arguments.dram.map(|dram| dram.to_string()),
+        slowdown: arguments.slowdown.map(|slowdown| slowdown.to_string()),
+        knob: arguments.knob.map(|knob| knob.to_string()),
+        window: arguments.window.map(|window| window.to_string()),
+    };
+    if let Some(dram) = arguments.dram {
+        budget::refuse_bare_number(dram)?;
+        budget::remark(dram).iter().for_each(|remark| say(remark));
+    }
+    let run = find(arguments.pid)?;
+    let before = changeable(&run, arguments)?;
+    let wanted = request.after(before).context("these limits cannot be written")?;
+    if wanted == before {
+        say(&format!("{}: {} already", command(&run), told(before, arguments)));
+        return Ok(0);
+    }
+    ask(&run.path, &serde_json::to_vec(&request)?)?;
+    let now = run_dir::about(&run.path).as_ref().and_then(now_of);
+    ensure!(
+        now == Some(wanted),
+        "{} did not take it; `terrace status` shows what holds",
+        command(&run)
+    );
+    let (after, before) = (told(wanted, arguments), told(before, arguments));
+    say(&format!("{}: {after}, before {before}", command(&run)));
+    Ok(0)
+}
+
+/// The run that a process belongs to. One without a page (a companion, what the library cannot come
+/// into) is known by its environment.
+fn find(pid: u32) -> Result<LiveRun> {
+    let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    let prefix = format!("{RUN_DIR_VARIABLE}=");
+    let directory = environment
+        .split(|byte| *byte == 0)
+        .find_map(|variable| variable.strip_prefix(prefix.as_bytes()));
+    let is_of = |run: &LiveRun| {
+        run.about.as_ref().and_then(|about| about.supervisor) == Some(pid)
+            || figures::newest_pages(&run.path).contains_key(&pid) && may_hold(&run.path, pid)
+            || directory == Some(run.path.as_os_str().as_bytes())
+    };
+    let (runs, others) = run_dir::live();
+    if let Some(run) = runs.into_iter().find(is_of) {
+        return Ok(run);
+    }
+    if i32::try_from(pid).is_ok_and(|pid| terrace_attach::attached().contains(&pid)) {
+        bail!(
+            "{pid} was attached to, and keeps its limit: `terrace detach {pid}`, then attach again"
+        );
+    }
+    let others = match others {
+        0 => String::new(),
+        _ => format!("; {others} more are other users', which only they and root can change"),
+    };
+    bail!("no run here has a process {pid}: `terrace status` lists them{others}")
+}
+
+/// Whether a page in this directory may be the process's: its names are what its owner wrote, who
+/// must be root or the process's own user.
+fn may_hold(directory: &Path, pid: u32) -> bool {
+    let owner = |path: &Path| path.symlink_metadata().map(|about| about.uid()).ok();
+    let whose = owner(directory);
+    whose == Some(0) || whose.is_some() && whose == owner(Path::new(&format!("/proc/{pid}")))
+}
+
+/// What holds in a run, if what is asked for can be changed there.
+fn changeable(run: &LiveRun, asked: &SetArguments) -> Result<Now> {
+    let pid = asked.pid;
+    ensure!(
+        run.supervised,
+        "the `terrace run` of process {pid} was killed, so its limits stay as they are until the \
+         program ends"
+    );
+    let about = run.about.as_ref().with_context(|| {
+        format!("the run of process {pid} says nothing of itself: another version's?")
+    })?;
+    ensure!(
+        !about.observe,
+        "the run of process {pid} moves nothing (--observe): start it again without --observe"
+    );
+    let now = now_of(about).context("its limits cannot be read: another version's?")?;
+    ensure!(
+        now.model.is_some() || asked.knob.is_none() && asked.window.is_none(),
+        "no model places regions in the run of process {pid}, so it has no knob and no window: \
+         start it again with --knob A"
+    );
+    ensure!(
+        about.limited || asked.dram.is_none() && asked.slowdown.is_none(),
+        "the run of process {pid} was started without a limit, or its program could not be managed, \
+         so nothing in it moves pages: start it again with --dram SIZE or --slowdown PCT"
+    );
+    Ok(now)
+}
+
+fn now_of(about: &About) -> Option<Now> {
+    let slowdown = about.slowdown.as_ref().map(|target| target.parse()).transpose().ok()?;
+    let limits = Limits { dram: about.dram.parse().ok()?, slowdown };
+    Some(Now { limits, model: model_of(about) })
+}
+
+fn model_of(about: &About) -> Option<(Knob, Window)> {
+    let (knob, window) = about.model.as_ref()?;
+    Some((knob.parse().ok()?, window.parse().ok()?))
+}
+
+fn command(run: &LiveRun) -> String {
+    let command = run.about.as_ref().map_or(String::new(), |about| about.command.join(" "));
+    plain(&command)
+}
+
+/// What holds, of what is asked about: limits, the model's settings, or both.
+fn told(now: Now, asked: &SetArguments) -> String {
+    let mut parts = Vec::new();
+    if asked.dram.is_some() || asked.slowdown.is_some() {
+        let slowdown = now.limits.slowdown.map_or("off".into(), |target| target.to_string());
+        parts.push(format!("--dram {} --slowdown {slowdown}", budget::shown(now.limits.dram)));
+    }
+    if let Some((knob, window)) =
+        now.model.filter(|_| asked.knob.is_some() || asked.window.is_some())
+    {
+        parts.push(format!("--knob {knob} --window {window}"));
+    }
+    parts.join(" ")
+}
+
+/// Puts a request into a run's directory, and waits until it is taken.
+fn ask(directory: &Path, text: &[u8]) -> Result<()> {
+    // A directory that is replaced meanwhile is not gone into.
+    let place = File::options()
+        .read(true)
+        .custom_flags(libc::O_DIRECTORY | libc::O_NOFOLLOW)
+        .open(directory)
+        .context("the run has just ended")?;
+    let owner = place.metadata()?;
+    let directory = PathBuf::from(format!("/proc/self/fd/{}", place.as_raw_fd()));
+    let (hidden, request) =
+        (directory.join(format!(".set.{}", std::process::id())), directory.join(REQUEST));
+    let deadline = Instant::now() + ANSWER_WITHIN;
+    let mut file = File::options()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&hidden)
+        .context("nothing can be asked of the run")?;
+    let asked = fchown(&file, Some(owner.uid()), Some(owner.gid()))
+        .and_then(|()| file.write_all(text))
+        .and_then(|()| put(&hidden, &request, deadline));
+    let _ = fs::remove_file(&hidden);
+    asked.context("nothing can be asked of the run")?;
+    while request.symlink_metadata().is_ok() {
+        if Instant::now() >= deadline {
+            let _ = fs::remove_file(&request);
+            bail!(
+                "the run did not answer within {} s, and nothing was changed: is its `terrace run` \
+                 stopped?",
+                ANSWER_WITHIN.as_secs()
+            );
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+    Ok(())
+}
+
+/// Gives a file its second name, once nobody else's request has that.
+fn put(file: &Path, name: &Path, deadline: Instant) -> io::Result<()> {
+    loop {
+        match fs::hard_link(file, name) {
+            Err(error)
+                if error.kind() == io::ErrorKind::AlreadyExists && Instant::now() < deadline =>
+            {
+                std::thread::sleep(LOOK_EVERY);
+            }
+            done => return done,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_said_stays() {
+        let now = Limits { dram: Dram::Share(0.6), slowdown: Some(Target(0.02)) };
+        let after = |dram: Option<&str>, slowdown: Option<&str>| {
+            let (dram, slowdown) = (dram.map(str::to_owned), slowdown.map(str::to_owned));
+            let request = Request { dram, slowdown, knob: None, window: None };
+            request.after(Now { limits: now, model: None }).map(|after| after.limits)
+        };
+        assert_eq!(after(None, None), Some(now));
+        assert_eq!(after(Some("2G"), None), Some(Limits { dram: Dram::Bytes(2 << 30), ..now }));
+        assert_eq!(after(None, Some("off")), Some(Limits { slowdown: None, ..now }));
+        assert_eq!(
+            after(Some("unlimited"), Some("5%")),
+            Some(Limits { dram: Dram::Unlimited, slowdown: Some(Target(0.05)) })
+        );
+        for (dram, slowdown) in [(Some("much"), None), (None, Some("auto")), (None, Some("-1"))] {
+            assert_eq!(after(dram, slowdown), None, "{dram:?} {slowdown:?}");
+        }
+    }
+
+    #[test]
+    fn a_model_has_a_knob_and_a_window() {
+        let after = |model, knob: Option<&str>, window: Option<&str>| {
+            let (knob, window) = (knob.map(str::to_owned), window.map(str::to_owned));
+            let limits = Limits { dram: Dram::Unlimited, slowdown: None };
+            let request = Request { dram: None, slowdown: None, knob, window };
+            request.after(Now { limits, model }).map(|after| after.model)
+        };
+        let model = Some((Knob(0.5), Window(5_000)));
+        assert_eq!(after(model, None, None), Some(model));
+        assert_eq!(after(model, Some("0.9"), None), Some(Some((Knob(0.9), Window(5_000)))));
+        assert_eq!(after(model, None, Some("1s")), Some(Some((Knob(0.5), Window(1_000)))));
+        assert_eq!(after(None, None, None), Some(None));
+        assert_eq!(after(None, Some("0.9"), None), None, "no model has it");
+        assert_eq!(after(model, Some("2"), None), None);
+    }
+}

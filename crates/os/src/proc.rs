@@ -1,0 +1,84 @@
+//! Numbers that the kernel tells in /proc and of the machine.
+
+use crate::files::{close, open, read_at};
+use crate::ids::{process_id, program_id};
+use crate::task::VMSTAT;
+use crate::types::{Fd, PAGE, Result};
+use std::sync::atomic::Ordering::Relaxed;
+use syscalls::{Sysno, syscall};
+
+/// How many huge pages the kernel could not split so far, of all processes; `None` if it does not
+/// say. In the companion.
+pub fn failed_splits() -> Option<u64> {
+    let fd = VMSTAT.load(Relaxed);
+    let mut text = [0u8; 16 << 10];
+    let len = read_at(fd, &mut text, 0);
+    let text = std::str::from_utf8(&text[..len.ok()?]).ok()?;
+    text.lines().find_map(|line| line.strip_prefix("thp_split_page_failed "))?.parse().ok()
+}
+
+/// Whether the machine has any swap; if it does not say, that counts as yes.
+pub fn has_swap() -> bool {
+    let mut told = std::mem::MaybeUninit::<libc::sysinfo>::zeroed();
+    // SAFETY: the kernel fills in a struct sysinfo, for which all zeros are valid too.
+    let (asked, told) =
+        unsafe { (syscall!(Sysno::sysinfo, told.as_mut_ptr()), told.assume_init()) };
+    asked.is_err() || told.totalswap > 0
+}
+
+/// Bytes of this process in the kernel's swap, from an open /proc/thread-self/status; `None` where
+/// the kernel has no swap.
+pub fn swapped_bytes(status: Fd) -> Option<u64> {
+    Some(field_of(status, b"VmSwap:")? << 10)
+}
+
+/// How often the program's first thread has given up the CPU by itself, from the open file
+/// /proc/PID/status of the program.
+pub fn times_given_up(status: Fd) -> Option<u64> {
+    field_of(status, b"voluntary_ctxt_switches:")
+}
+
+/// Opens that file; `None` where /proc numbers processes otherwise than they do themselves.
+pub fn open_status_of_program() -> Option<Fd> {
+    let own = open("/proc/self/status\0", libc::O_RDONLY, 0).ok()?;
+    let number = field_of(own, b"Pid:");
+    close(own);
+    if number != Some(process_id() as u64) {
+        return None;
+    }
+    open(&format!("/proc/{}/status\0", program_id()), libc::O_RDONLY, 0).ok()
+}
+
+/// A number in a file of that kind.
+fn field_of(status: Fd, name: &[u8]) -> Option<u64> {
+    let mut text = [0u8; 4096];
+    let len = read_at(status, &mut text, 0).ok()?;
+    // A line that is cut off says something else.
+    let whole = text[..len].iter().rposition(|byte| *byte == b'\n')?;
+    let line =
+        text[..whole].split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(name))?;
+    let digits = line.iter().filter(|byte| byte.is_ascii_digit());
+    Some(digits.fold(0u64, |number, digit| number * 10 + u64::from(digit - b'0')))
+}
+
+/// How long a thread has run so far, and been ready without a processor, ns, from its open
+/// schedstat file.
+pub fn ran_and_waited_ns(schedstat: Fd) -> Option<(u64, u64)> {
+    let mut text = [0u8; 64];
+    let len = read_at(schedstat, &mut text, 0).ok()?;
+    let mut numbers = std::str::from_utf8(&text[..len]).ok()?.split(' ').map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+}
+
+/// Anonymous resident bytes of this process, from an open /proc/self/statm. Cheap (about 1 µs),
+/// approximate by some pages a CPU.
+pub fn anonymous_bytes(statm: Fd) -> Result<u64> {
+    let mut text = [0u8; 128];
+    let len = read_at(statm, &mut text, 0)?;
+    let mut fields = text[..len].split(|b| *b == b' ').map(|field| {
+        field.iter().filter(|b| b.is_ascii_digit()).fold(0u64, |n, b| n * 10 + u64::from(b - b'0'))
+    });
+    let resident = fields.nth(1).unwrap_or(0);
+    let shared = fields.next().unwrap_or(0);
+    Ok(resident.saturating_sub(shared) * PAGE as u64)
+}

@@ -1,0 +1,95 @@
+//! Counters that every thread of ours may change.
+
+use crate::pages::lock::Lock;
+use crate::stats::{Counted, Counts};
+use std::ops::Deref;
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::*};
+use terrace_os::{self as sys, Fd};
+
+/// Counters that every thread of ours may change.
+pub(crate) struct Account {
+    /// Managed pages in DRAM; an estimate between scans.
+    pub resident_pages: AtomicI64,
+    /// Our own metadata, buffers and allocations, bytes, at the last scan.
+    pub overhead_bytes: AtomicU64,
+    /// The budget now; `u64::MAX` without one.
+    pub budget_bytes: AtomicU64,
+    /// What a forked child has until `terrace run` assigns it a share; `u64::MAX` in a program
+    /// that was executed.
+    pub(super) interim_bytes: AtomicU64,
+    /// [`Pager::limit`](crate::Pager::limit).
+    pub assigned_bytes: AtomicU64,
+    /// Forks in a row, none longer than [`FORKS_IN_A_ROW_NS`] after the one before; and when the
+    /// last one was.
+    pub(super) forks: AtomicU32,
+    pub(super) forked_ns: AtomicU64,
+    /// What is published of this process.
+    pub counts: Counts,
+    /// Pages found shared with a child since the last scan.
+    pub shared_tries: AtomicU64,
+    /// When all pages were looked at last, ms.
+    pub scanned_ms: AtomicU64,
+    /// The schedstat files of our threads.
+    pub(super) threads: Lock<Vec<Fd>>,
+}
+
+impl Account {
+    pub fn new() -> Self {
+        Account {
+            resident_pages: AtomicI64::new(0),
+            overhead_bytes: AtomicU64::new(0),
+            budget_bytes: AtomicU64::new(u64::MAX),
+            interim_bytes: AtomicU64::new(u64::MAX),
+            assigned_bytes: AtomicU64::new(u64::MAX),
+            forks: AtomicU32::new(0),
+            forked_ns: AtomicU64::new(0),
+            counts: Counts::default(),
+            shared_tries: AtomicU64::new(0),
+            scanned_ms: AtomicU64::new(0),
+            threads: Lock::new(Vec::new()),
+        }
+    }
+
+    /// Managed pages in DRAM.
+    pub fn resident(&self) -> u64 {
+        self.resident_pages.load(Relaxed).max(0) as u64
+    }
+
+    /// The calling thread's CPU time is ours.
+    pub fn count_this_thread(&self) {
+        if let Ok(schedstat) = sys::open("/proc/thread-self/schedstat\0", libc::O_RDONLY, 0) {
+            self.threads.lock().push(schedstat);
+        }
+    }
+
+    /// CPU time of our threads so far.
+    pub(super) fn cpu_ns(&self) -> u64 {
+        self.threads
+            .lock()
+            .iter()
+            .filter_map(|fd| sys::ran_and_waited_ns(*fd))
+            .map(|(ran_ns, _)| ran_ns)
+            .sum()
+    }
+
+    /// In a fork's child: our threads are gone, and the child's story begins.
+    ///
+    /// # Safety
+    /// As for [`Lock::reset_after_fork`].
+    pub unsafe fn reset_after_fork(&self) {
+        // SAFETY: the caller's promise.
+        unsafe { self.threads.reset_after_fork() };
+        self.threads.lock().clear();
+        self.counts.write(&Counted::default());
+        self.shared_tries.store(0, Relaxed);
+    }
+}
+
+/// What is counted, by its name: `account.promoted_pages`.
+impl Deref for Account {
+    type Target = Counts;
+
+    fn deref(&self) -> &Counts {
+        &self.counts
+    }
+}

@@ -1,0 +1,318 @@
+//! `--tiers auto`: into which tier pages go, by what each costs on this machine and for this
+//! program.
+
+use crate::pager::Pager;
+use terrace_os::{self as sys, PAGE};
+use terrace_tiers::{Page, Scratch, Tier};
+
+/// Pages on which costs are measured: a few milliseconds each time.
+pub(crate) const SAMPLE: usize = 64;
+/// One evicted page in this many is taken into the sample.
+const ONE_IN: u32 = 16;
+/// Paged out at a time, as the mover does on the average.
+const RUN: usize = 16;
+/// Between measurements, ns.
+pub(crate) const MEASURE_EVERY_NS: u64 = 10_000_000_000;
+/// What UFFDIO_MOVE takes for a page until it is measured, and what the pool and emptying the slot
+/// take beside it, ns.
+const MOVE_NS: u64 = 2_000;
+const STORE_NS: u64 = 1_000;
+/// One measurement's weight in what a page's way out takes.
+const WEIGHT: u64 = 64;
+/// What is measured of the kernel's swap counts so many times: 64 pages in a row are its best case
+/// (memcached and redis at half of their memory take 16 to 20 µs a fault where 9 are measured), and
+/// faults with it are 1.2 to 1.3 times those with a tier of ours that is as dense (what comes back
+/// is seen a look later, and writes are not seen; `terrace-bench zram-servers --terrace-flags
+/// "--tiers dram,swap"`).
+const SWAP_TIMES: f64 = 2.2;
+/// A share that is none, for which factors between tiers are still right.
+const LEAST_MUST_GO: f64 = 1e-3;
+/// A rival must be cheaper by this factor than what is in use: measurements are not that good.
+const CLEARLY: f64 = 0.9;
+
+/// What is measured, and what was chosen.
+///
+/// The rule: a tier's cost is the time that a page's way out and back takes. UFFDIO_MOVE and
+/// MADV_PAGEOUT are measured as they are called, with the interrupts that the program's CPUs cost
+/// ([`PerPage`]). For the kernel's swap the way back is measured on pages that left lately, copied
+/// into memory of our own; so is the way out until it is known. For tiers of ours it is the codec's
+/// time on the same pages one way. The other way it is the median restore, for each fault that a
+/// read finds waiting, and what lies around it. Of a denser tier less is out for the same budget, so
+/// fewer faults are made ([`faults`]), and more with swap ([`SWAP_TIMES`]); the tier where cost ×
+/// faults is least takes the victims. Swap on a disk never does. Under pressure the densest of ours
+/// takes all, and what has been in swap for long (`Mover::recompress`): so the coldest are there.
+///
+/// Until the sample is full, which takes evictions into a tier of ours, the first of these is used.
+pub(crate) struct Auto {
+    sample: Vec<Page>,
+    seen: u32,
+    /// UFFDIO_MOVE into staging, and MADV_PAGEOUT.
+    pub moved: PerPage,
+    pub paged_out: PerPage,
+    /// The cost of each tier, ns, for as many faults as a tier of ours would cause; 0 where it is
+    /// not known.
+    costs_ns: Vec<u64>,
+    measured_ns: u64,
+    chosen: usize,
+}
+
+/// What a call takes for each page, lately, ns; 0 before the first.
+#[derive(Default)]
+pub(crate) struct PerPage(u64);
+
+impl PerPage {
+    /// A call took so long for so many pages, one at least.
+    pub fn learn(&mut self, call_ns: u64, pages: u64) {
+        let page_ns = call_ns / pages.max(1);
+        self.0 = match self.0 {
+            0 => page_ns,
+            // A mover that was preempted meanwhile does not count in full.
+            known => (known * (WEIGHT - 1) + page_ns.min(known * 8)) / WEIGHT,
+        };
+    }
+
+    fn or(&self, otherwise_ns: u64) -> u64 {
+        if self.0 > 0 { self.0 } else { otherwise_ns }
+    }
+}
+
+/// How many faults there are if a share of the data must leave memory and a page that is out takes
+/// `ratio` of itself: how many accesses go to the least popular share, from Zipf's law, but for a
+/// factor. `None` if that is not enough.
+pub(crate) fn faults(must_go: f64, ratio: f64) -> Option<f64> {
+    let share_out = (must_go / (1.0 - ratio).max(0.01)).clamp(0.0, 0.999);
+    (share_out < 0.999).then(|| -(1.0 - share_out).ln())
+}
+
+impl Auto {
+    /// For a list that is `auto`.
+    pub fn new(pager: &Pager) -> Option<Auto> {
+        let auto = pager.settings.tiers.trim() == "auto";
+        auto.then(|| Auto {
+            sample: Vec::new(),
+            seen: 0,
+            moved: PerPage::default(),
+            paged_out: PerPage::default(),
+            costs_ns: vec![0; pager.tiers.len()],
+            measured_ns: 0,
+            chosen: 0,
+        })
+    }
+
+    /// A page is about to be stored.
+    pub fn offer(&mut self, page: &Page) {
+        self.seen = self.seen.wrapping_add(1);
+        if !self.seen.is_multiple_of(ONE_IN) {
+            return;
+        }
+        if self.sample.len() < SAMPLE {
+            self.sample.push(*page);
+        } else {
+            self.sample[(self.seen / ONE_IN) as usize % SAMPLE] = *page;
+        }
+    }
+
+    /// Measures, if that is due.
+    pub fn measure(&mut self, pager: &Pager, scratch: &mut Scratch, now_ns: u64) {
+        let Some((_, swap)) = pager.swap().filter(|_| self.sample.len() == SAMPLE) else { return };
+        if self.measured_ns > 0 && now_ns - self.measured_ns < MEASURE_EVERY_NS {
+            return;
+        }
+        self.measured_ns = now_ns;
+        for (index, tier) in pager.tiers.iter().enumerate().skip(1) {
+            let cost = match tier.swap() {
+                Some(_) if swap.accepts() => self.cost_of_swap(pager),
+                Some(_) => None,
+                None => Some(self.cost_of(tier, scratch, pager)),
+            };
+            let times = if tier.swap().is_some() { SWAP_TIMES } else { 1.0 };
+            self.costs_ns[index] = (cost.unwrap_or(0) as f64 * times) as u64;
+        }
+    }
+
+    fn cost_of(&self, tier: &Tier, scratch: &mut Scratch, pager: &Pager) -> u64 {
+        let mut back = [0; PAGE];
+        let (mut out, mut home) = (Vec::with_capacity(SAMPLE), Vec::with_capacity(SAMPLE));
+        for page in &self.sample {
+            let begun = sys::thread_cpu_ns();
+            let encoded = tier.encode_sample(page, scratch);
+            out.push(sys::thread_cpu_ns() - begun);
+            let (encoding, checksum, bytes) =
+                (encoded.encoding, encoded.checksum, encoded.bytes.to_vec());
+            let begun = sys::thread_cpu_ns();
+            let _ = tier.decode(
+                terrace_tiers::Encoded { encoding, checksum, bytes: &bytes },
+                &mut back,
+                scratch,
+            );
+            home.push(sys::thread_cpu_ns() - begun);
+        }
+        // The real ones, where there are some: with all that copying a page takes.
+        let restore = tier.stats.restore_quantile_ns(0.5).max(median(home));
+        let move_ns = self.moved.or(MOVE_NS) + STORE_NS;
+        median(out)
+            + move_ns
+            + pager.fault_cost.waiting_ns(restore)
+            + pager.fault_cost.overhead_ns()
+    }
+
+    fn cost_of_swap(&self, pager: &Pager) -> Option<u64> {
+        let fill = |memory: usize| {
+            // SAFETY: so many pages are there, of a reservation that nobody else knows.
+            unsafe {
+                let to = memory as *mut u8;
+                std::ptr::copy_nonoverlapping(self.sample.as_ptr().cast::<u8>(), to, SAMPLE * PAGE);
+            }
+            SAMPLE
+        };
+        measure_swap(pager, sys::thread_cpu_ns, fill)
+            .map(|(out, home)| self.paged_out.or(out) + home)
+    }
+
+    /// The tier for what leaves now. `takes` are the tiers that take pages, with what a page takes
+    /// in each, as a share of itself.
+    pub fn choose(&mut self, must_go: f64, takes: &[(usize, f64)], first_own: usize) -> usize {
+        // Where all fits, as far as is known, what leaves is on the border: then the cost of one
+        // fault decides.
+        let must_go = must_go.max(LEAST_MUST_GO);
+        let cost = |tier: usize| {
+            let ratio = takes.iter().find(|(index, _)| *index == tier)?.1;
+            Some(self.costs_ns[tier])
+                .filter(|ns| *ns > 0)
+                .map(|ns| ns as f64)
+                .zip(faults(must_go, ratio))
+                .map(|(ns, faults)| ns * faults)
+        };
+        let best = takes
+            .iter()
+            .filter_map(|(tier, _)| Some((*tier, cost(*tier)?)))
+            .min_by(|a, b| a.1.total_cmp(&b.1));
+        // In use is that, or whichever of ours takes pages now.
+        let chosen = if takes.iter().any(|(tier, _)| *tier == self.chosen) {
+            self.chosen
+        } else {
+            first_own
+        };
+        self.chosen = match (best, cost(chosen)) {
+            (None, _) => first_own,
+            (Some((_, least)), Some(now)) if least > now * CLEARLY => chosen,
+            (Some((tier, _)), _) => tier,
+        };
+        self.chosen
+    }
+}
+
+/// What a page takes on its way out to the kernel's swap, and on its way back, ns: medians over
+/// pages of our own, by this clock, of whose [`SAMPLE`] `fill` writes some at the address that it is given and
+/// returns how many. `None` if the kernel does not take them.
+pub(crate) fn measure_swap(
+    pager: &Pager,
+    clock_ns: fn() -> u64,
+    fill: impl FnOnce(usize) -> usize,
+) -> Option<(u64, u64)> {
+    let bytes = SAMPLE * PAGE;
+    let memory = sys::reserve(bytes).ok()?;
+    // SAFETY: a new reservation of this function's; the advice changes no contents.
+    unsafe {
+        let _ = sys::advise(memory, bytes, libc::MADV_NOHUGEPAGE);
+    }
+    let end = memory + fill(memory) * PAGE;
+    let (mut out, mut home) = (Vec::with_capacity(SAMPLE / RUN), Vec::with_capacity(SAMPLE));
+    for run in (memory..end).step_by(RUN * PAGE) {
+        let begun = clock_ns();
+        let pages = RUN.min((end - run) / PAGE);
+        sys::page_out(-1, &[(run, pages * PAGE)]);
+        out.push((clock_ns() - begun) / pages as u64);
+    }
+    let pagemap = pager.descriptors.pagemap.load(std::sync::atomic::Ordering::Relaxed);
+    for page in (memory..end).step_by(PAGE).filter(|page| !sys::is_present(pagemap, *page)) {
+        let begun = clock_ns();
+        // Through the kernel: should the page not come back, that is an error and no signal.
+        if sys::peek(page, &mut [0]) {
+            home.push(clock_ns() - begun);
+        }
+    }
+    // SAFETY: nobody else knows it.
+    unsafe { sys::unmap(memory, bytes) };
+    let some = !home.is_empty() && home.len() * 2 > (end - memory) / PAGE;
+    some.then(|| (median(out), median(home)))
+}
+
+fn median(mut of: Vec<u64>) -> u64 {
+    of.sort_unstable();
+    of.get(of.len() / 2).copied().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn auto(costs_ns: &[u64]) -> Auto {
+        Auto {
+            sample: Vec::new(),
+            seen: 0,
+            moved: PerPage::default(),
+            paged_out: PerPage::default(),
+            costs_ns: costs_ns.to_vec(),
+            measured_ns: 0,
+            chosen: 0,
+        }
+    }
+
+    #[test]
+    fn the_cheapest_in_all_takes_the_pages() {
+        let all = [(1, 0.45), (2, 0.45), (3, 0.3)];
+        // Nothing is known.
+        assert_eq!(auto(&[0; 4]).choose(0.3, &all, 2), 2);
+        // As dense and cheaper.
+        assert_eq!(auto(&[0, 12_000, 16_000, 30_000]).choose(0.3, &all, 2), 1);
+        assert_eq!(auto(&[0, 16_000, 12_000, 30_000]).choose(0.3, &all, 2), 2);
+        // So much must go that the denser one makes up for its cost, and where the others are not
+        // enough.
+        assert_eq!(auto(&[0, 12_000, 16_000, 18_000]).choose(0.5, &all, 2), 3);
+        assert_eq!(auto(&[0, 12_000, 16_000, 90_000]).choose(0.6, &all, 2), 3);
+        // All would fit.
+        for must_go in [0.0, -0.1] {
+            assert_eq!(auto(&[0, 12_000, 10_000, 30_000]).choose(must_go, &all[..2], 2), 2);
+            assert_eq!(auto(&[0, 8_000, 10_000, 30_000]).choose(must_go, &all[..2], 2), 1);
+        }
+        // Swap takes nothing at present.
+        assert_eq!(auto(&[0, 12_000, 16_000, 30_000]).choose(0.3, &all[1..], 2), 2);
+    }
+
+    #[test]
+    fn a_choice_stays_while_nothing_is_clearly_better() {
+        let all = [(1, 0.45), (2, 0.45)];
+        // Ours at first.
+        let mut auto = auto(&[0, 10_000, 10_500]);
+        assert_eq!(auto.choose(0.3, &all, 2), 2);
+        auto.costs_ns = vec![0, 9_000, 10_500];
+        assert_eq!(auto.choose(0.3, &all, 2), 1);
+        auto.costs_ns = vec![0, 10_500, 10_000];
+        assert_eq!(auto.choose(0.3, &all, 2), 1);
+        auto.costs_ns = vec![0, 15_000, 10_000];
+        assert_eq!(auto.choose(0.3, &all, 2), 2);
+    }
+
+    #[test]
+    fn what_a_page_takes_follows_what_is_measured() {
+        let mut moved = PerPage::default();
+        assert_eq!(moved.or(2_000), 2_000);
+        moved.learn(28_000, 2);
+        assert_eq!(moved.or(2_000), 14_000);
+        (0..1_000).for_each(|_| moved.learn(64_000, 32));
+        assert!((2_000..2_200).contains(&moved.or(0)), "{}", moved.or(0));
+        moved.learn(50_000_000, 1);
+        assert!(moved.or(0) < 2_500, "the mover was preempted: {}", moved.or(0));
+    }
+
+    #[test]
+    fn a_sample_is_of_what_left_lately() {
+        let mut auto = auto(&[0]);
+        for n in 0..(SAMPLE as u32 + 1) * ONE_IN {
+            auto.offer(&[(n / ONE_IN) as u8; PAGE]);
+        }
+        assert_eq!(auto.sample.len(), SAMPLE);
+        assert!(auto.sample.iter().any(|page| page[0] == SAMPLE as u8));
+    }
+}

@@ -1,0 +1,40 @@
+//! What a thread that restores pages works with.
+
+use crate::fault::fault_cost::Timing;
+use crate::trace::Laps;
+use terrace_tiers::{PAGE_BYTES, Page, ReadBuffer, Scratch};
+
+/// A page-sized buffer at a page's alignment.
+#[repr(C, align(4096))]
+pub(crate) struct PageBuffer(pub Page);
+
+/// What a thread that restores pages owns.
+pub(crate) struct Tools {
+    pub scratch: Scratch,
+    pub page: Box<PageBuffer>,
+    pub stored: ReadBuffer,
+    pub laps: Laps,
+    /// Pages served since the last look for messages.
+    pub(super) served: Vec<usize>,
+    pub(super) timing: Timing,
+}
+
+impl Tools {
+    pub fn new() -> Self {
+        let mut scratch = Scratch::new();
+        // So that a restore allocates nothing. Without memory for it now, the first restore tries
+        // again.
+        let _ = scratch.prepare();
+        Tools {
+            scratch,
+            page: Box::new(PageBuffer([0; PAGE_BYTES])),
+            stored: ReadBuffer::new(),
+            laps: Laps::default(),
+            served: Vec::with_capacity(MESSAGES),
+            timing: Timing::new(),
+        }
+    }
+}
+
+/// Faults taken at a time.
+pub(crate) const MESSAGES: usize = 32;

@@ -1,0 +1,227 @@
+//! Whether a handler goes before the program's threads, or waits until they have run.
+//!
+//! At raised priority a handler has the processor as soon as somebody faults: two switches for each
+//! fault, into caches that others have filled. Where several threads of the program share a
+//! processor, a *patient* one, with the priority that they have, comes when others of them have
+//! faulted too or have nothing to do, and serves several faults at once: memcached with four
+//! threads on one CPU, at half of its memory, takes 0.93 to 0.97 times the CPU time for a GET, with
+//! no longer tails (docs/benchmarks.md, *Coalescer*). But who faults alone would wait behind whoever
+//! is busy there (docs/benchmarks.md, *Threads that touch evicted memory*). So a handler is patient
+//! for a few reads now and then, and stays so while that gathers faults and does not keep them
+//! waiting.
+
+use std::ops::RangeInclusive;
+use terrace_os::{self as sys, Fd};
+
+/// Nice value of a handler that goes first.
+const RAISED: i32 = -20;
+/// Reads after which it is seen whether coalescer gathers pages, and those between two looks at how
+/// long it has waited.
+const READS: u32 = 128;
+const READS_A_LOOK: u32 = 32;
+/// So many pages must [`READS`] have found. Where it is more, the kernel walks past dozens of
+/// waiting threads to wake one: there it is better to serve each at once (random faulters on one
+/// CPU, pages a second eager → patient: 8 threads 98,000 → 114,000, 16 98,000 → 111,000, 32 100,000
+/// → 97,000, 64 114,000 → 95,000).
+const PAGES: RangeInclusive<u32> = READS * 5 / 4..=READS * 20;
+/// And so long may the handler have waited for the processor for each page, ns.
+const WAIT_MOST_NS: u64 = 200_000;
+/// Coalescer that was in vain rests for so many times what it has waited, and so long at least, ns.
+const REST: u64 = 64;
+const REST_MIN_NS: u64 = 20_000_000;
+
+/// The calling thread's.
+pub(crate) struct Coalescer {
+    /// What it has without us; `None` if it may not have another.
+    own_nice: Option<i32>,
+    /// The thread's schedstat; -1 without one, and then there is no coalescer.
+    times: Fd,
+    judge: Judge,
+}
+
+/// Decides. It is told the time and how long the thread has waited for a processor so far, in ns.
+struct Judge {
+    patient: bool,
+    reads: u32,
+    pages: u32,
+    /// When the present reads began.
+    waited_ns: Option<u64>,
+    rest_until_ns: u64,
+}
+
+impl Coalescer {
+    /// For the calling thread, a handler, whose priority it raises where it may.
+    pub fn new() -> Coalescer {
+        // Of a thread in the background that starts us, the program's.
+        let own_nice = sys::nice_of_thread().min(sys::nice_of_program());
+        let own_nice = sys::set_thread_nice(RAISED).then_some(own_nice);
+        let times = sys::open("/proc/thread-self/schedstat\0", libc::O_RDONLY, 0).unwrap_or(-1);
+        Coalescer { own_nice, times, judge: Judge::new() }
+    }
+
+    /// The thread has served what a read found: so many pages. Neither a page for which a second
+    /// thread waits counts, nor one of a stream: what is gathered of those saves nothing,
+    /// and streams want to be restored ahead of before they go on.
+    pub fn read(&mut self, pages: usize) {
+        let Some(own_nice) = self.own_nice else { return };
+        let times = self.times;
+        let look = || {
+            (
+                sys::now_ns(),
+                sys::ran_and_waited_ns(times)
+                    .filter(|(ran_ns, _)| *ran_ns > 0)
+                    .map(|(_, waited_ns)| waited_ns),
+            )
+        };
+        let became = match self.judge.read(pages as u32, look) {
+            // Whoever may not come back stays. Only going down and up again tells: one that is as
+            // it was is never refused.
+            Some(true) => {
+                sys::set_thread_nice(RAISED + 1)
+                    && sys::set_thread_nice(RAISED)
+                    && sys::set_thread_nice(own_nice)
+            }
+            Some(false) => sys::set_thread_nice(RAISED),
+            None => true,
+        };
+        if !became {
+            // The program has given up the right to it: as it is, it stays.
+            self.own_nice = None;
+        }
+    }
+}
+
+impl Judge {
+    fn new() -> Judge {
+        Judge { patient: false, reads: 0, pages: 0, waited_ns: None, rest_until_ns: 0 }
+    }
+
+    /// After a read that found so many pages. `look` gives the time and, if that is known, the time
+    /// waited. What the thread is to be from now on, if that is another thing than before.
+    fn read(&mut self, pages: u32, look: impl FnOnce() -> (u64, Option<u64>)) -> Option<bool> {
+        self.reads += 1;
+        self.pages += pages;
+        if !self.reads.is_multiple_of(READS_A_LOOK) {
+            return None;
+        }
+        let (before, is_whole) = (self.patient, self.reads == READS);
+        if !self.patient && !is_whole {
+            return None;
+        }
+        let (now_ns, waited_ns) = look();
+        if !self.patient {
+            let are_streams = self.pages < READS / 2;
+            self.patient = waited_ns.is_some() && now_ns >= self.rest_until_ns && !are_streams;
+        } else {
+            let waited = waited_ns
+                .zip(self.waited_ns)
+                .map_or(u64::MAX, |(now, before)| now.saturating_sub(before));
+            let in_vain = waited > WAIT_MOST_NS * u64::from(self.pages)
+                || is_whole && !PAGES.contains(&self.pages);
+            if !in_vain && !is_whole {
+                return None;
+            }
+            if in_vain {
+                self.patient = false;
+                self.rest_until_ns =
+                    now_ns.saturating_add(waited.saturating_mul(REST).max(REST_MIN_NS));
+            }
+        }
+        (self.reads, self.pages, self.waited_ns) = (0, 0, waited_ns);
+        (self.patient != before).then_some(self.patient)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A handler's life: its time, and its reads.
+    struct Life {
+        judge: Judge,
+        now_ns: u64,
+        waited_ns: u64,
+        patient_reads: u32,
+        reads: u32,
+    }
+
+    impl Life {
+        fn new() -> Life {
+            Life {
+                judge: Judge::new(),
+                now_ns: 1 << 40,
+                waited_ns: 1 << 30,
+                patient_reads: 0,
+                reads: 0,
+            }
+        }
+
+        /// For some seconds each read, 50 µs after the last, finds so many pages, and waits for the
+        /// processor for so long, if it is patient; otherwise it finds one.
+        fn live(&mut self, seconds: u64, pages: u32, wait_ns: u64) -> f64 {
+            self.live_with(seconds, 1, pages, wait_ns)
+        }
+
+        /// For some seconds each read, 50 µs after the last, finds `pages` and waits `wait_ns` for
+        /// the processor if it is patient. An impatient read finds `eager_pages` and does not wait.
+        fn live_with(&mut self, seconds: u64, eager_pages: u32, pages: u32, wait_ns: u64) -> f64 {
+            (self.reads, self.patient_reads) = (0, 0);
+            let end_ns = self.now_ns + seconds * 1_000_000_000;
+            while self.now_ns < end_ns {
+                let wait_ns = if self.judge.patient { wait_ns } else { 0 };
+                self.now_ns += 50_000 + wait_ns;
+                self.waited_ns += wait_ns;
+                self.reads += 1;
+                self.patient_reads += u32::from(self.judge.patient);
+                self.judge.read(if self.judge.patient { pages } else { eager_pages }, || {
+                    (self.now_ns, Some(self.waited_ns))
+                });
+            }
+            f64::from(self.patient_reads) / f64::from(self.reads)
+        }
+    }
+
+    #[test]
+    fn patience_stays_where_it_gathers_faults() {
+        assert!(Life::new().live(10, 2, 100_000) > 0.99);
+    }
+
+    #[test]
+    fn patience_that_gathers_nothing_costs_next_to_nothing() {
+        let mut life = Life::new();
+        let share = life.live(100, 1, 10_000);
+        let lost_ns = f64::from(life.patient_reads) * 10_000.0;
+        assert!(share > 0.0 && lost_ns < 0.02 * 100e9, "{share}");
+        // And is there again soon after others have come.
+        assert!(life.live(1, 2, 100_000) > 0.8);
+    }
+
+    #[test]
+    fn streams_are_restored_ahead_of_at_once() {
+        assert!(Life::new().live_with(10, 0, 0, 750_000) == 0.0);
+        // Some that came while it was patient.
+        let mut life = Life::new();
+        life.live(1, 2, 100_000);
+        assert!(life.live_with(10, 0, 0, 750_000) < 0.001);
+    }
+
+    #[test]
+    fn dozens_are_served_at_once() {
+        assert!(Life::new().live(10, 30, 100_000) < 0.2);
+    }
+
+    #[test]
+    fn nobody_waits_behind_who_is_busy() {
+        let mut life = Life::new();
+        life.live(10, 2, 100_000);
+        life.live(100, 2, 3_000_000);
+        let lost_ns = u64::from(life.patient_reads) * 3_000_000;
+        assert!((1..2_000_000_000).contains(&lost_ns), "{lost_ns} of 100 s");
+    }
+
+    #[test]
+    fn who_does_not_know_how_long_it_waits_is_not_patient() {
+        let mut judge = Judge::new();
+        assert!((0..10_000).all(|n| judge.read(2, || (n << 30, None)).is_none()));
+    }
+}

@@ -1,0 +1,98 @@
+//! Messages of userfaultfds that wait to be served, and memory calls that are announced.
+
+use crate::fault::buffers::MESSAGES;
+use crate::pages::lock::Lock;
+use crate::pages::shards::SHARDS_MAX;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering::*};
+use terrace_os::Message;
+
+/// Messages of one userfaultfd that wait to be served, at most; further ones stay in the kernel. A
+/// reader must not allocate: while the program forks, the allocator's lock is taken.
+pub(super) const QUEUED: usize = 2048 + MESSAGES;
+
+/// Ranges to be forgotten, at most; of further ones the stored pages stay until something is mapped
+/// there.
+pub(super) const UNMAPPED: usize = 1024;
+
+/// Memory calls of the program's that are under way at a time, at most; further ones wait.
+pub(super) const ANNOUNCED: usize = 64;
+
+/// State of all this.
+#[derive(Default)]
+pub(crate) struct Events {
+    pub(super) queues: [Queue; SHARDS_MAX],
+    pub(super) announced: Announced,
+    /// The kernel tells of memory calls.
+    pub(super) told: AtomicBool,
+    /// The program makes memory calls past the C library.
+    pub(super) past_us: AtomicBool,
+    /// What was unmapped so, and is to be forgotten.
+    pub(super) unmapped: Lock<Vec<(usize, usize)>>,
+}
+
+/// Messages of one userfaultfd that its reader has read and not served.
+#[derive(Default)]
+pub(super) struct Queue {
+    /// The reader's thread.
+    pub(super) reader: AtomicI32,
+    pub(super) messages: Lock<VecDeque<Message>>,
+}
+
+/// Ranges on which threads of the program make memory calls that keep page states themselves.
+pub(super) struct Announced(pub(super) [Slot; ANNOUNCED]);
+
+/// One of them. What it held last stays readable until it is used again.
+#[derive(Default)]
+pub(super) struct Slot {
+    pub(super) busy: AtomicBool,
+    pub(super) start: AtomicUsize,
+    pub(super) end: AtomicUsize,
+}
+
+impl Default for Announced {
+    fn default() -> Self {
+        Announced(std::array::from_fn(|_| Slot::default()))
+    }
+}
+
+/// A range is announced while this lives.
+pub(crate) struct Announcement<'a>(pub(super) &'a Slot);
+
+impl Drop for Announcement<'_> {
+    fn drop(&mut self) {
+        self.0.busy.store(false, Release);
+    }
+}
+
+impl Slot {
+    pub(super) fn holds(&self, start: usize, end: usize) -> bool {
+        self.start.load(Acquire) <= start && end <= self.end.load(Acquire)
+    }
+}
+
+impl Events {
+    /// In a forked child: nobody else is there.
+    ///
+    /// # Safety
+    /// As for [`Lock::reset_after_fork`].
+    pub unsafe fn reset_after_fork(&self) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            self.queues.iter().for_each(|queue| queue.messages.reset_after_fork());
+            self.unmapped.reset_after_fork();
+        }
+        self.queues.iter().for_each(|queue| queue.messages.lock().clear());
+        self.announced.0.iter().for_each(|slot| slot.busy.store(false, Relaxed));
+    }
+
+    /// The kernel tells of memory calls from now on, or not.
+    pub fn set_told(&self, told: bool) {
+        self.told.store(told, Release);
+    }
+
+    /// Whether the program makes memory calls past the C library.
+    pub fn past_us(&self) -> bool {
+        self.past_us.load(Relaxed)
+    }
+}

@@ -1,0 +1,350 @@
+//! What the kernel tells of memory calls: a range was discarded, unmapped or moved.
+//!
+//! Calls that the program makes by the C library's names are announced by the interposed functions,
+//! which keep page states themselves. Calls made otherwise (by an instruction of the program's own,
+//! as Go's runtime does; by a process that shares the memory) are told by the userfaultfd alone.
+//! The caller waits in the kernel until its event has been read; then:
+//!
+//! - *discarded* (MADV_DONTNEED, MADV_FREE): the event comes before the kernel takes the pages.
+//!   What is stored of them goes, and what is resident is marked as given up: it is not moved out
+//!   again before it has faulted once, for it may be taken at any time.
+//! - *moved* (mremap): what is stored is put in place at the new address at once.
+//! - *unmapped*: what is stored is nobody's. The mover drops it, unless something is registered
+//!   there again.
+//!
+//! A userfaultfd's one reader must not wait in a way that keeps it from reading: while an event is
+//! pending, the kernel refuses to fill pages of that userfaultfd (EAGAIN), for everybody. So
+//! wherever the reader waits it goes on reading, into a queue, and looks there whether the page
+//! that it is about to fill has been discarded or moved meanwhile. Nobody but the reader knows that
+//! in time: once a program makes such calls, whoever else wants a page back touches it.
+
+use crate::fault::buffers::{MESSAGES, Tools};
+use crate::fault::event_queue::{Announcement, QUEUED, Queue, UNMAPPED};
+use crate::memory::pages_within;
+use crate::pager::Pager;
+use crate::pages::lock::Entry as GateEntry;
+use crate::pages::shards::SHARDS_MAX;
+use crate::pages::table::{Entry, REGION};
+use crate::pages::word::{Snapshot, State};
+use std::sync::atomic::Ordering::*;
+use terrace_os::{self as sys, Event, Fd, Message, PAGE};
+use terrace_tiers::Location;
+
+/// What happened to a page that is about to be filled.
+pub(crate) enum Change {
+    /// Nothing that is known.
+    None,
+    /// It is zeros now.
+    Discarded,
+    /// Its mapping is gone.
+    Unmapped,
+    /// It is at another address now.
+    Moved(usize),
+}
+
+impl Pager {
+    /// Whether the calling process's memory calls are to be followed before they are made. What a
+    /// process does that only shares the memory is left to the kernel to tell, if it does.
+    pub fn serves_this_process(&self) -> bool {
+        !self.events.told.load(Acquire) || sys::is_program()
+    }
+
+    /// A thread of the program is about to make a memory call on a range and keeps page states
+    /// itself.
+    pub(crate) fn announce(&self, start: usize, end: usize) -> Announcement<'_> {
+        loop {
+            for slot in &self.events.announced.0 {
+                if slot.busy.compare_exchange(false, true, AcqRel, Relaxed).is_ok() {
+                    // Never a range of both, half changed: of nothing meanwhile.
+                    slot.end.store(0, Release);
+                    slot.start.store(start, Release);
+                    slot.end.store(end, Release);
+                    return Announcement(slot);
+                }
+            }
+            sys::yield_now();
+        }
+    }
+
+    fn is_announced(&self, start: usize, end: usize) -> bool {
+        self.events.announced.0.iter().any(|slot| slot.busy.load(Acquire) && slot.holds(start, end))
+    }
+
+    /// Whether a range was announced of late. A call may be over, and no longer announced, before
+    /// its event is served: that does no harm, as whatever came into the range since came by a
+    /// fault, which is served after the event.
+    fn was_announced(&self, start: usize, end: usize) -> bool {
+        self.events.announced.0.iter().any(|slot| slot.holds(start, end))
+    }
+
+    fn queue_of(&self, uffd: Fd) -> Option<&Queue> {
+        let shards = self.descriptors.shards.load(Acquire).min(SHARDS_MAX);
+        let shard = self.descriptors.uffds[..shards]
+            .iter()
+            .position(|known| known.load(Relaxed) == uffd)?;
+        Some(&self.events.queues[shard])
+    }
+
+    /// The calling thread is the one that reads this userfaultfd.
+    pub(crate) fn become_reader(&self, shard: usize) {
+        let queue = &self.events.queues[shard];
+        queue.messages.lock().reserve(QUEUED);
+        self.events.unmapped.lock().reserve(UNMAPPED);
+        queue.reader.store(sys::thread_id(), Release);
+    }
+
+    /// Notes a range to be forgotten.
+    fn note_unmapped(&self, start: usize, end: usize) {
+        let mut unmapped = self.events.unmapped.lock();
+        if unmapped.len() < unmapped.capacity() {
+            unmapped.push((start, end));
+        }
+    }
+
+    /// Adds what was read to the queue.
+    pub(crate) fn queue_messages(&self, uffd: Fd, messages: &[Message]) {
+        if let Some(queue) = self.queue_of(uffd) {
+            queue.messages.lock().extend(messages);
+        }
+    }
+
+    /// Whether there is a message to serve.
+    pub(crate) fn has_messages(&self, uffd: Fd) -> bool {
+        self.queue_of(uffd).is_some_and(|queue| !queue.messages.lock().is_empty())
+    }
+
+    /// The next message to serve.
+    pub(crate) fn next_message(&self, uffd: Fd) -> Option<Message> {
+        self.queue_of(uffd)?.messages.lock().pop_front()
+    }
+
+    /// Lets a moment pass while somebody else has to do something. The reader of `uffd` reads
+    /// meanwhile: who is waited for may be waiting for that.
+    pub(crate) fn wait_a_moment(&self, uffd: Fd) {
+        if let Some(queue) =
+            self.queue_of(uffd).filter(|queue| queue.reader.load(Acquire) == sys::thread_id())
+        {
+            let mut messages = [Message::default(); 8];
+            while queue.messages.lock().len() + messages.len() + MESSAGES <= QUEUED
+                && let Ok(count @ 1..) = sys::uffd_read_now(uffd, &mut messages)
+            {
+                queue.messages.lock().extend(&messages[..count]);
+            }
+        }
+        sys::yield_now();
+    }
+
+    /// What is known to happen to a page that is about to be filled: events that were read wait to
+    /// be served. Who made the memory call goes on as soon as its event is read, so what the
+    /// page held before must not come back after it.
+    pub(crate) fn pending_change(&self, uffd: Fd, address: usize) -> Change {
+        let (mut at, mut change) = (address, Change::None);
+        let Some(queue) = self.queue_of(uffd) else { return change };
+        for message in &*queue.messages.lock() {
+            let within = |start: usize, end: usize| start <= at && at < end;
+            match message.event() {
+                Event::Removed { start, end }
+                    if within(start, end) && !self.is_announced(start, end) =>
+                {
+                    return Change::Discarded;
+                }
+                Event::Unmapped { start, end } if within(start, end) => return Change::Unmapped,
+                Event::Moved { from, to, len } if within(from, from + len) => {
+                    at = at - from + to;
+                    change = Change::Moved(at);
+                }
+                _ => {}
+            }
+        }
+        change
+    }
+
+    /// Serves an event. `uffd` is whose.
+    pub(crate) fn handle_event(&self, uffd: Fd, event: Event, tools: &mut Tools) {
+        let (start, end) = match event {
+            Event::Removed { start, end } | Event::Unmapped { start, end } => (start, end),
+            Event::Moved { from, len, .. } => (from, from + len),
+            Event::Fault { .. } | Event::Other => return,
+        };
+        if self.is_announced(start, end) {
+            return;
+        }
+        if !self.was_announced(start, end) {
+            self.events.past_us.store(true, Relaxed);
+        }
+        match event {
+            Event::Removed { .. } => self.give_up_pages(uffd, start, end),
+            Event::Moved { to, .. } => {
+                self.bring_to_new_address(uffd, (start, end), to, tools);
+                // There it is the program's own, and inherited as it was before it was registered.
+                if self.ranges.lock().at(start).is_none_or(|attributes| !attributes.absent_in_child)
+                {
+                    sys::give_to_children(to, end - start);
+                }
+                self.note_unmapped(start, end);
+            }
+            _ => self.note_unmapped(start, end),
+        }
+    }
+
+    /// The kernel is about to discard `start..end`.
+    fn give_up_pages(&self, uffd: Fd, start: usize, end: usize) {
+        self.settled_pages(uffd, start, end, |entry, address, found| match found.state() {
+            Some(State::Resident) => {
+                entry.word(address).transition(found, found.given_up()).is_ok()
+            }
+            Some(State::Evicted) => {
+                self.drop_evicted(entry, address);
+                false
+            }
+            Some(State::Cached) => {
+                self.drop_copy(entry, address, found.off_probation());
+                false
+            }
+            // The mover finds the word changed and lets the slot go.
+            Some(State::Staged) => {
+                entry.word(address).transition(found, Snapshot(0).given_up()).is_ok()
+            }
+            _ => true,
+        });
+    }
+
+    /// The kernel has moved `start..end` to `to`.
+    fn bring_to_new_address(
+        &self,
+        uffd: Fd,
+        (start, end): (usize, usize),
+        to: usize,
+        tools: &mut Tools,
+    ) {
+        // What a mapping that was there before has left.
+        self.settled_pages(uffd, to, to + (end - start), |entry, address, found| {
+            match found.state() {
+                Some(State::Evicted) => self.drop_evicted(entry, address),
+                Some(State::Staged) => entry.word(address).transition(found, Snapshot(0)).is_ok(),
+                Some(State::Cached) => {
+                    self.drop_copy(entry, address, found.off_probation());
+                    false
+                }
+                _ => true,
+            }
+        });
+        self.settled_pages(uffd, start, end, |entry, address, found| match found.state() {
+            Some(State::Evicted) => {
+                self.bring_evicted(uffd, entry, address, address - start + to, tools)
+            }
+            Some(State::Staged) => {
+                let claim = found.with(State::Restoring, found.payload());
+                // Claimed, the mover leaves the slot as it is until the page has its copy.
+                if entry.word(address).transition(found, claim).is_err() {
+                    return false;
+                }
+                self.fill(
+                    uffd,
+                    address - start + to,
+                    self.staging.address(found.payload() as usize),
+                );
+                self.settle(entry, address, claim, Snapshot(0));
+                true
+            }
+            Some(State::Cached) => {
+                self.drop_copy(entry, address, found.off_probation());
+                false
+            }
+            _ => true,
+        });
+    }
+
+    /// Puts the evicted page of `address` in place at `to`. False if it is not evicted any more.
+    fn bring_evicted(
+        &self,
+        uffd: Fd,
+        entry: &Entry,
+        address: usize,
+        to: usize,
+        tools: &mut Tools,
+    ) -> bool {
+        // Claimed under the store's lock, so that its bytes stay where they are until they are
+        // read.
+        let store = entry.region.store.lock();
+        let found = entry.word(address).load();
+        let claim = found.with(State::Restoring, found.payload());
+        if !found.is(State::Evicted) || entry.word(address).transition(found, claim).is_err() {
+            return false;
+        }
+        let location = Location::from_bits(found.payload());
+        let decoded = self.decode(
+            &store,
+            location,
+            &mut tools.page.0,
+            (&mut tools.scratch, &mut tools.stored),
+        );
+        drop(store);
+        if let Err(e) = decoded {
+            self.lost(address, &e);
+        }
+        self.fill(uffd, to, tools.page.0.as_ptr() as usize);
+        let removed = entry.region.store.lock().remove(&self.tiers, location);
+        self.check(removed.is_ok(), "a moved page's bytes were in its store");
+        self.count_restored(entry, 1);
+        self.settle(entry, address, claim, Snapshot(0));
+        true
+    }
+
+    /// Calls `each` for every page of a range, again as long as it says false, and only while
+    /// nobody else has claimed the page.
+    fn settled_pages(
+        &self,
+        uffd: Fd,
+        start: usize,
+        end: usize,
+        mut each: impl FnMut(&Entry, usize, Snapshot) -> bool,
+    ) {
+        for base in (start / REGION * REGION..end).step_by(REGION) {
+            // Where the table is full nothing was ever evicted.
+            let Some(entry) = self.table.get_or_create(base) else { continue };
+            for address in pages_within(&entry, start, end) {
+                loop {
+                    let (entered, inside) = self.gate.handler();
+                    let found = entry.word(address).load();
+                    let done = match found.state() {
+                        // A fork is under way, and nothing changes.
+                        _ if entered == GateEntry::CopyOnly => false,
+                        // By a call of the program's that settles it, and that waits for us to
+                        // read.
+                        Some(State::Restoring) if self.is_announced(address, address + PAGE) => {
+                            true
+                        }
+                        Some(State::Moving | State::Restoring) => false,
+                        _ => each(&entry, address, found),
+                    };
+                    drop(inside);
+                    if done {
+                        break;
+                    }
+                    self.wait_a_moment(uffd);
+                }
+            }
+        }
+    }
+
+    /// A range is managed anew, and what was there before has been forgotten.
+    pub(crate) fn is_mapped_again(&self, start: usize, end: usize) {
+        self.events.unmapped.lock().retain(|(from, to)| *to <= start || end <= *from);
+    }
+
+    /// In the mover, outside the gate: what was unmapped past us is forgotten, unless something is
+    /// registered there again.
+    pub(crate) fn forget_unmapped(&self) {
+        if self.events.unmapped.try_lock().is_none_or(|unmapped| unmapped.is_empty()) {
+            return;
+        }
+        let unmapped: Vec<_> = self.events.unmapped.lock().drain(..).collect();
+        let pagemap = self.descriptors.pagemap.load(Relaxed);
+        for (start, end) in unmapped {
+            self.forget_where(start, end - start, false, || {
+                sys::is_registered_nowhere(pagemap, start, end)
+            });
+        }
+    }
+}

@@ -1,0 +1,284 @@
+//! What a fault costs the program besides its service: the way to the handler and back, with the
+//! wake-up of both.
+//!
+//! No clock of ours sees it, because it passes while nobody of ours runs. But between two faults of
+//! a program's only thread all time that the thread does not run is that: from the end of one
+//! fault's service to the beginning of the next one's, less the CPU time that the process took
+//! meanwhile. A program may also sleep by itself, which makes some of these times longer; so a low
+//! quantile of them is what is believed, and their mean where the program is seen not to: then it
+//! gives up the CPU once for each fault.
+//!
+//! The thread also takes CPU time for a fault: the exception, two switches, and caches that it
+//! finds cold. That is no more than what it takes between two faults that follow each other
+//! closely, of which a low quantile tells.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
+use terrace_os as sys;
+
+/// What a fault costs on one CPU until it has been measured, beside CPU time, ns: wake-up and two
+/// switches. Across CPUs it is more.
+const WAITS_NS: u64 = 4_000;
+/// The CPU time that a fault takes of a thread, ns, unless less is measured. Perl, python3, sqlite
+/// and sort at three fifths of their memory took 8 to 22 µs a fault more than alone, on an AMD EPYC
+/// in a virtual machine; so this is the least of them.
+const OWN_CPU_NS: u64 = 8_000;
+/// One fault in so many is measured.
+const EACH: u32 = 8;
+/// What is longer was sleep of the program's own, ns.
+const LONGEST_NS: u64 = 1_000_000;
+/// One sample moves what is believed by this share of it at most.
+const STEP: u64 = 32;
+/// Longer waits than so many times the low quantile count as that in the mean.
+const TAIL: u64 = 16;
+/// One sample's weight in the mean.
+const WEIGHT: u64 = 64;
+/// The unit of faults found by a read.
+const READ_PARTS: u64 = 1 << 12;
+/// From so many faults on it is judged whether the program sleeps by itself; it does if it gives up
+/// the CPU so much more often than it faults, percent.
+const JUDGED_FROM: u64 = 64;
+const SLEEPS_FROM: u64 = 110;
+
+/// Part of the time for which one call moves pages out that the program loses by it, ns. `pages`
+/// were moved, in `call_ns`.
+///
+/// Each CPU that runs the program must forget the pages: it is interrupted, and the call waits for
+/// it. What the call takes where nobody is to be interrupted is known; of the rest the interrupted
+/// CPU loses a half (docs/notes/2026-11-27-where-a-fault-goes.md), of which two thirds are believed.
+pub(crate) fn interruption_ns(call_ns: u64, pages: u64) -> u64 {
+    const CALL_NS: u64 = 1_500;
+    const PAGE_NS: u64 = 500;
+    /// A mover that was preempted meanwhile interrupts nobody.
+    const LONGEST_NS: u64 = 30_000;
+    const SHARE: u64 = 3;
+    call_ns.saturating_sub(CALL_NS + PAGE_NS * pages).min(LONGEST_NS) / SHARE
+}
+
+/// A quantile of samples, ns, as a share of [`Quantile::OF`].
+struct Quantile {
+    believed_ns: AtomicU64,
+    share: u64,
+}
+
+impl Quantile {
+    const OF: u64 = 16;
+
+    const fn new(share: u64, begins_ns: u64) -> Quantile {
+        Quantile { believed_ns: AtomicU64::new(begins_ns), share }
+    }
+
+    fn ns(&self) -> u64 {
+        self.believed_ns.load(Relaxed)
+    }
+
+    /// Two handlers may lose each other's steps, which are small.
+    fn learn(&self, sample_ns: u64) {
+        let believed = self.ns();
+        let step = believed / STEP / Self::OF + 1;
+        let next = match sample_ns > believed {
+            true => believed + step * self.share,
+            false => believed - (step * (Self::OF - self.share)).min(believed),
+        };
+        self.believed_ns.store(next, Relaxed);
+    }
+}
+
+/// What is believed, of all handlers.
+pub(crate) struct FaultCost {
+    waits: Quantile,
+    mean_waits_ns: AtomicU64,
+    own_cpu: Quantile,
+    sleeps: AtomicBool,
+    faults: AtomicU64,
+    /// Faults that a read finds, on average of late, times [`READ_PARTS`].
+    found: AtomicU64,
+    /// What bringing a page back from the kernel's swap takes; 0: not measured yet.
+    swap_ns: AtomicU64,
+}
+
+impl Default for FaultCost {
+    fn default() -> Self {
+        FaultCost {
+            waits: Quantile::new(4, WAITS_NS),
+            mean_waits_ns: AtomicU64::new(WAITS_NS),
+            own_cpu: Quantile::new(4, OWN_CPU_NS),
+            sleeps: AtomicBool::new(true),
+            faults: AtomicU64::new(0),
+            found: AtomicU64::new(READ_PARTS),
+            swap_ns: AtomicU64::new(0),
+        }
+    }
+}
+
+impl FaultCost {
+    /// The cost of a refault that the kernel serves from its swap, ns: the swap-in in memory that
+    /// no other process uses, and the overhead of any fault. Before a swap-in is measured, the
+    /// least it may take is assumed.
+    pub fn of_swap_ns(&self) -> u64 {
+        const LEAST_NS: u64 = 5_000;
+        self.swap_ns.load(Relaxed).max(LEAST_NS) + OWN_CPU_NS
+    }
+
+    /// What bringing one back takes.
+    pub fn measured_swap(&self, ns: u64) {
+        self.swap_ns.store(ns, Relaxed);
+    }
+
+    /// A read found so many faults, one at least.
+    pub fn read(&self, faults: u64) {
+        let found = self.found.load(Relaxed);
+        self.found.store(found - found / WEIGHT + faults * READ_PARTS / WEIGHT, Relaxed);
+    }
+
+    /// The time until a fault is served if each takes `service_ns`, ns: it waits for half of those
+    /// that are found with it.
+    pub fn waiting_ns(&self, service_ns: u64) -> u64 {
+        service_ns * (self.found.load(Relaxed) + READ_PARTS) / (2 * READ_PARTS)
+    }
+
+    /// The overhead of one fault beside its service, ns: waiting and the thread's own CPU time.
+    pub fn overhead_ns(&self) -> u64 {
+        let waits = match self.sleeps.load(Relaxed) {
+            true => self.waits.ns(),
+            false => self.mean_waits_ns.load(Relaxed),
+        };
+        waits + self.own_cpu.ns().min(OWN_CPU_NS)
+    }
+
+    /// The time between two faults of one thread: without and with a CPU.
+    fn learn(&self, waited_ns: u64, ran_ns: u64) {
+        self.own_cpu.learn(ran_ns);
+        if waited_ns >= LONGEST_NS {
+            return;
+        }
+        self.waits.learn(waited_ns);
+        // A pause of the program's own among many waits must not count as all of them.
+        let capped_ns = waited_ns.min(self.waits.ns() * TAIL);
+        let mean = self.mean_waits_ns.load(Relaxed);
+        self.mean_waits_ns.store((mean * (WEIGHT - 1) + capped_ns) / WEIGHT, Relaxed);
+    }
+
+    /// How many faults there were.
+    pub fn faults(&self) -> u64 {
+        self.faults.load(Relaxed)
+    }
+
+    /// Judges whether the program sleeps by itself, by how often its only thread has given up the
+    /// CPU so far. `then`: that and the faults when it was judged last.
+    pub fn judge_sleep(&self, given_up: u64, then: &mut (u64, u64)) {
+        let faults = self.faults();
+        let faulted = faults - then.1;
+        if faulted >= JUDGED_FROM {
+            let gave_up = given_up.saturating_sub(then.0);
+            self.sleeps.store(gave_up > faulted * SLEEPS_FROM / 100, Relaxed);
+            *then = (given_up, faults);
+        }
+    }
+}
+
+/// One handler's.
+pub(crate) struct Timing {
+    faults: u32,
+    /// The last fault served here, if it is measured: the faulting thread, when its service ended,
+    /// the CPU time of the process then, and the number of the fault among those of all handlers.
+    ended: Option<(i32, u64, u64, u64)>,
+    number: u64,
+    cpu_ns: Option<u64>,
+}
+
+impl Timing {
+    /// Nothing measured yet.
+    pub fn new() -> Timing {
+        Timing { faults: 0, ended: None, number: 0, cpu_ns: None }
+    }
+
+    /// The service of a fault begins; the thread that faulted does not run. `alone`: it is the
+    /// process's only one.
+    pub fn begin(&mut self, cost: &FaultCost, thread: i32, start_ns: u64, alone: bool) {
+        self.faults = self.faults.wrapping_add(1);
+        self.number = cost.faults.fetch_add(1, Relaxed);
+        let last = self.ended.take();
+        let wanted = alone && (self.faults.is_multiple_of(EACH) || last.is_some());
+        self.cpu_ns = if wanted { sys::program_cpu_ns() } else { None };
+        // Another handler may have had one since.
+        if let (Some((of, ended_ns, cpu_then_ns, number)), Some(cpu_ns)) = (last, self.cpu_ns)
+            && of == thread
+            && number + 1 == self.number
+        {
+            let ran_ns = cpu_ns.saturating_sub(cpu_then_ns);
+            cost.learn(start_ns.saturating_sub(ended_ns).saturating_sub(ran_ns), ran_ns);
+            self.cpu_ns = None;
+        }
+    }
+
+    /// It ends.
+    pub fn end(&mut self, thread: i32, end_ns: u64) {
+        self.ended = self.cpu_ns.take().map(|cpu_ns| (thread, end_ns, cpu_ns, self.number));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_most_samples_exceed_is_believed() {
+        let cost = FaultCost::default();
+        // A quarter of them are of a program that sleeps, and are worth nothing.
+        for n in 0..4_000 {
+            cost.learn(if n % 4 == 0 { 900_000 } else { 80_000 + n % 7 * 1_000 }, 50_000);
+        }
+        let believed = |cost: &FaultCost| cost.overhead_ns() - OWN_CPU_NS;
+        assert!((79_000..90_000).contains(&believed(&cost)), "{}", believed(&cost));
+        for _ in 0..4_000 {
+            cost.learn(6_000, 50_000);
+        }
+        assert!((5_500..8_000).contains(&believed(&cost)), "{}", believed(&cost));
+    }
+
+    #[test]
+    fn only_what_a_move_takes_longer_than_alone_interrupts() {
+        assert_eq!(interruption_ns(1_900, 1), 0);
+        assert_eq!(interruption_ns(14_000, 1), 4_000);
+        assert_eq!(interruption_ns(14_000, 25), 0, "a run of pages is flushed at once");
+        assert_eq!(interruption_ns(5_000_000, 1), 10_000, "it was preempted");
+    }
+
+    #[test]
+    fn of_a_program_that_does_not_sleep_all_counts() {
+        let cost = FaultCost::default();
+        for n in 0..4_000 {
+            cost.learn(if n % 2 == 0 { 10_000 } else { 50_000 }, 50_000);
+        }
+        let mut then = (0, 0);
+        cost.faults.store(4_000, Relaxed);
+        cost.judge_sleep(4_100, &mut then);
+        let believed = cost.overhead_ns() - OWN_CPU_NS;
+        assert!((28_000..32_000).contains(&believed), "{believed}");
+        cost.faults.store(8_000, Relaxed);
+        cost.judge_sleep(9_100, &mut then);
+        assert!(cost.overhead_ns() - OWN_CPU_NS < 15_000, "{}", cost.overhead_ns());
+    }
+
+    #[test]
+    fn a_fault_waits_for_half_of_those_found_with_it() {
+        let cost = FaultCost::default();
+        assert_eq!(cost.waiting_ns(4_000), 4_000);
+        (0..1_000).for_each(|_| cost.read(9));
+        let waits_ns = cost.waiting_ns(4_000);
+        assert!((19_000..20_001).contains(&waits_ns), "{waits_ns}");
+        (0..1_000).for_each(|_| cost.read(1));
+        assert!((4_000..4_200).contains(&cost.waiting_ns(4_000)));
+    }
+
+    #[test]
+    fn its_own_cpu_time_is_never_more_than_between_close_faults() {
+        let cost = FaultCost::default();
+        let before = cost.overhead_ns();
+        for n in 0..4_000 {
+            cost.learn(WAITS_NS, if n % 2 == 0 { 3_000 } else { 40_000 });
+        }
+        let less = before - cost.overhead_ns();
+        assert!((4_000..6_000).contains(&less), "{less}");
+    }
+}

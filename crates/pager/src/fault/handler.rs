@@ -1,0 +1,633 @@
+//! Faults: bringing a page back.
+//!
+//! A handler blocks in `read`, takes one message at a time, claims the page's word, fills the page,
+//! and gives up its claim. It waits for no thread of the program and for no fork (see
+//! [`crate::pages::lock::Gate`]), never touches managed memory, and frees the compressed bytes only after
+//! the page is in place.
+
+use crate::fault::buffers::{MESSAGES, PageBuffer, Tools};
+use crate::fault::coalesce::Coalescer;
+use crate::fault::events::Change;
+use crate::fault::following::Follower;
+use crate::fault::readahead::ReadAhead;
+use crate::pager::Pager;
+use crate::pages::lock::Entry as GateEntry;
+use crate::pages::shards::SHARDS_MAX;
+use crate::pages::table::Entry;
+use crate::pages::word::{Snapshot, State, tick_of};
+use crate::trace::{FaultStep, Laps};
+use std::sync::atomic::Ordering::*;
+use std::time::Duration;
+use terrace_os::{self as sys, Errno, Event, Fd, Message, PAGE};
+use terrace_policy::victims::{Return, returned};
+use terrace_tiers::{Location, PAGE_BYTES, Page, ReadBuffer, RegionStore, Scratch, Tier};
+
+static ZEROS: PageBuffer = PageBuffer([0; PAGE_BYTES]);
+/// Looks at a page that somebody else is at before its fault is put off. Nearly all are done by
+/// then.
+const BUSY_TRIES: u32 = 100;
+/// Longest wait for room before a page is restored all the same.
+const ROOM_WAIT: Duration = Duration::from_millis(5);
+/// Between attempts to restore a page for which there is no memory.
+const MEMORY_WAIT: Duration = Duration::from_millis(2);
+/// How an attempt to restore a page ended.
+#[derive(PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// The page is in place, or its mapping is gone.
+    Done,
+    /// Somebody else is at it; look again.
+    Busy,
+}
+
+/// How filling a page ended.
+#[derive(PartialEq, Eq)]
+pub(crate) enum Fill {
+    /// In place: by us, or (present before) by somebody who had the right to.
+    Present,
+    /// The mapping is no longer there.
+    Gone,
+}
+
+impl Pager {
+    /// A handler's life.
+    pub(crate) fn handle_faults(&self, shard: usize) {
+        let mut coalescer = Coalescer::new();
+        let uffd = self.descriptors.uffds[shard].load(Acquire);
+        let mut tools = Tools::new();
+        let mut messages = [Message::default(); MESSAGES];
+        let mut ahead = ReadAhead::new();
+        let mut follower = Follower::new();
+        self.become_reader(shard);
+        self.confine_thread();
+        self.companion.handler_is_ready();
+        while self.handle_some(
+            uffd,
+            &mut messages,
+            &mut tools,
+            Some((&mut ahead, &mut coalescer, &mut follower)),
+        ) {}
+    }
+
+    /// Waits for messages and serves them; and then, if it is to, restores ahead of faults. False
+    /// if this thread is to end.
+    pub(crate) fn handle_some(
+        &self,
+        uffd: Fd,
+        messages: &mut [Message],
+        tools: &mut Tools,
+        mut of_handler: Option<(&mut ReadAhead, &mut Coalescer, &mut Follower)>,
+    ) -> bool {
+        let mut stays = true;
+        match sys::uffd_read(uffd, messages) {
+            Ok(count) => {
+                self.queue_messages(uffd, &messages[..count]);
+                // More may be read while pages are filled.
+                while self.has_messages(uffd) {
+                    let (mut gathered, mut faults, mut last) = (0, 0, 0);
+                    tools.served.clear();
+                    while let Some(message) = self.next_message(uffd) {
+                        let (address, write) = match message.event() {
+                            Event::Fault { address, write, thread } => {
+                                (faults, last) = (faults + 1, thread);
+                                (address & !(PAGE - 1), write)
+                            }
+                            event => {
+                                self.handle_event(uffd, event, tools);
+                                tools.served.clear();
+                                continue;
+                            }
+                        };
+                        if self.is_shutdown_page(address) {
+                            self.fill_zero(uffd, address, write);
+                            stays = false;
+                            continue;
+                        }
+                        if tools.served.contains(&address) {
+                            // Served for another thread just now, which woke this one too. Should
+                            // it not have: who wakes looks again.
+                            sys::uffd_wake(uffd, address, PAGE);
+                            continue;
+                        }
+                        if tools.served.len() < tools.served.capacity() {
+                            tools.served.push(address);
+                        }
+                        let is_of_stream = of_handler
+                            .as_mut()
+                            .is_some_and(|(ahead, ..)| self.note_fault(address, ahead));
+                        gathered += usize::from(!is_of_stream);
+                        self.fault(uffd, address, write, last, tools);
+                    }
+                    if faults > 0 {
+                        self.fault_cost.read(faults as u64);
+                    }
+                    if let Some((ahead, coalescer, follower)) = &mut of_handler {
+                        coalescer.read(gathered);
+                        follower.served(&self.threads, faults, last);
+                        let count = self.read_ahead(uffd, messages, tools, ahead);
+                        self.queue_messages(uffd, &messages[..count]);
+                    }
+                }
+            }
+            Err(Errno::EAGAIN | Errno::EINTR) => {}
+            // A closed userfaultfd lets go of its ranges, and what is out would read as zeros.
+            Err(Errno::EBADF) if self.table_has_evicted() => {
+                self.end_program("a userfaultfd was closed, so evicted pages would read as zeros")
+            }
+            Err(e) => {
+                // Who waits for a page of this shard waits until reading works again.
+                self.freeze(&format!("reading a userfaultfd failed ({e})"));
+                sys::sleep(Duration::from_millis(100));
+            }
+        }
+        stays
+    }
+
+    fn fault(&self, uffd: Fd, address: usize, write: bool, thread: i32, tools: &mut Tools) {
+        let start_ns = sys::now_ns();
+        tools.timing.begin(&self.fault_cost, thread, start_ns, self.threads.is_one());
+        if self.trace.is_on() {
+            tools.laps.begin(start_ns);
+        }
+        self.wait_for_room(PAGE as u64, ROOM_WAIT);
+        tools.laps.lap(FaultStep::Room);
+        let mut tries = 1;
+        while self.try_fault(uffd, address, write, tools, start_ns) == Outcome::Busy {
+            if tries == BUSY_TRIES {
+                // Whoever is at it may need this very thread first (a discard, for a page of its
+                // own stack). So the thread that waits looks again: its fault comes
+                // behind the others'.
+                sys::uffd_wake(uffd, address, PAGE);
+                break;
+            }
+            tries += 1;
+            sys::yield_now();
+        }
+        tools.laps = Laps::default();
+        let end_ns = sys::now_ns();
+        tools.timing.end(thread, end_ns);
+        self.account.stall_ns.fetch_add(end_ns - start_ns + self.fault_cost.overhead_ns(), Relaxed);
+    }
+
+    /// One attempt at a fault that was taken at `start_ns`.
+    pub(crate) fn try_fault(
+        &self,
+        uffd: Fd,
+        address: usize,
+        write: bool,
+        tools: &mut Tools,
+        start_ns: u64,
+    ) -> Outcome {
+        let (entry, _inside) = self.gate.handler();
+        match entry {
+            GateEntry::Normal => self.restore(uffd, address, write, tools, start_ns, true),
+            GateEntry::CopyOnly => self.fill_during_fork(uffd, address, write, tools),
+        }
+    }
+
+    /// Restores one page without a fault; for the keeper and the mover.
+    pub(crate) fn restore_now(&self, address: usize, tools: &mut Tools) {
+        let start_ns = sys::now_ns();
+        let mut touched = false;
+        loop {
+            let (entry, inside) = self.gate.handler();
+            if entry == GateEntry::CopyOnly {
+                // Somebody forks: nothing changes until that is over.
+                drop(inside);
+                sys::yield_now();
+                continue;
+            }
+            let Some(region) = self.table.get(address) else { return };
+            if region.word(address).load().is_present() {
+                return;
+            }
+            if self.events.past_us() && !std::mem::replace(&mut touched, true) {
+                // The program may discard the page at this moment, which only its handler knows in
+                // time: let that bring it. What is out all the same then is in
+                // place, in a forked child whose parent noted it.
+                drop(inside);
+                self.touch_page(address);
+                continue;
+            }
+            let outcome =
+                self.restore(self.uffd_of(address), address, false, tools, start_ns, false);
+            drop(inside);
+            match outcome {
+                Outcome::Done => return,
+                Outcome::Busy => sys::yield_now(),
+            }
+        }
+    }
+
+    /// `may_keep`: a copy of the page may stay in the store.
+    fn restore(
+        &self,
+        uffd: Fd,
+        address: usize,
+        write: bool,
+        tools: &mut Tools,
+        start_ns: u64,
+        may_keep: bool,
+    ) -> Outcome {
+        let Some(entry) = self.table.get_or_create(address) else {
+            // A table that is full never evicted anything here: the page was never touched.
+            self.fill_zero(uffd, address, write);
+            return Outcome::Done;
+        };
+        let word = entry.word(address);
+        let found = word.load();
+        match found.state() {
+            Some(State::Resident) => {
+                // Claimed even to fill in zeros: otherwise the mover could take the page between
+                // our look and our ioctl, and the zeros would stand where its
+                // contents belong.
+                let claim = found.with(State::Restoring, 0);
+                if word.transition(found, claim).is_err() {
+                    return Outcome::Busy;
+                }
+                self.fill_zero(uffd, address, write);
+                self.settle(&entry, address, claim, found.faulted());
+                Outcome::Done
+            }
+            // Given up by the program, past us: a page of zeros, whose copy is worth nothing.
+            Some(State::Cached) => {
+                self.drop_copy(&entry, address, found.off_probation());
+                Outcome::Busy
+            }
+            Some(State::Staged) => {
+                let claim = found.with(State::Restoring, found.payload());
+                if word.transition(found, claim).is_err() {
+                    return Outcome::Busy;
+                }
+                let source = self.staging.address(found.payload() as usize);
+                self.fill(uffd, address, source);
+                let now_ms = sys::now_ns() / 1_000_000;
+                // The policy hears that it was missed; it had not left, so no move is counted.
+                entry.region.restores.fetch_add(1, Relaxed);
+                let page = self.returned(claim, 0);
+                self.settle_in_place(&entry, address, claim, page, now_ms, None);
+                Outcome::Done
+            }
+            Some(State::Evicted) => {
+                self.restore_evicted(uffd, &entry, address, tools, start_ns, may_keep)
+            }
+            Some(State::Moving | State::Restoring) => Outcome::Busy,
+            None => self.lost(address, "its page word is damaged"),
+        }
+    }
+
+    fn restore_evicted(
+        &self,
+        uffd: Fd,
+        entry: &Entry,
+        address: usize,
+        tools: &mut Tools,
+        start_ns: u64,
+        may_keep: bool,
+    ) -> Outcome {
+        let word = entry.word(address);
+        let store = entry.region.store.lock();
+        let found = word.load();
+        let claim = found.with(State::Restoring, found.payload());
+        if !found.is(State::Evicted) || word.transition(found, claim).is_err() {
+            return Outcome::Busy;
+        }
+        let location = Location::from_bits(found.payload());
+        tools.laps.lap(FaultStep::Claim);
+        let decoded = self.decode(
+            &store,
+            location,
+            &mut tools.page.0,
+            (&mut tools.scratch, &mut tools.stored),
+        );
+        drop(store);
+        let tier = decoded.unwrap_or_else(|e| self.lost(address, &e));
+        tools.laps.lap(FaultStep::Decode);
+        self.fill(uffd, address, tools.page.0.as_ptr() as usize);
+        tools.laps.lap(FaultStep::Copy);
+        let now_ns = sys::now_ns();
+        let now_ms = now_ns / 1_000_000;
+        let page = self.returned(claim, claim.age_ms(now_ms));
+        // Whoever leaves again soon may leave as he came. A file's blocks are not for that: a
+        // fork's child shares them.
+        let copy = (may_keep && page.probation && tier.files().is_none() && self.keeps_copies())
+            .then_some(location);
+        if copy.is_some() {
+            tier.stats.became_copy();
+        } else {
+            let removed = entry.region.store.lock().remove(&self.tiers, location);
+            self.check(removed.is_ok(), "a restored page's bytes were in its store");
+        }
+        self.count_restored(entry, 1);
+        tier.stats.count_fault();
+        tier.stats.record_restore(now_ns - start_ns);
+        self.back(entry, address, claim, page, now_ms, copy);
+        tools.laps.lap(FaultStep::After);
+        self.trace.fault(address, &mut tools.laps);
+        Outcome::Done
+    }
+
+    /// Whether pages that go on probation keep their copies: where probation ends, and soon.
+    pub(crate) fn keeps_copies(&self) -> bool {
+        !self.is_frozen() && !self.restores_only.load(Relaxed) && self.probation.is_short()
+    }
+
+    /// What becomes of a page that comes back after `out_ms`.
+    pub(crate) fn returned(&self, claim: Snapshot, out_ms: u64) -> Return {
+        returned(claim.returns(), out_ms, self.mover.soon_ms.load(Relaxed))
+    }
+
+    /// Ends a claim whose page came back now because it was asked for.
+    pub(crate) fn back(
+        &self,
+        entry: &Entry,
+        address: usize,
+        claim: Snapshot,
+        page: Return,
+        now_ms: u64,
+        copy: Option<Location>,
+    ) {
+        entry.region.restores.fetch_add(1, Relaxed);
+        self.settle_back(entry, address, claim, page, now_ms, copy);
+    }
+
+    /// Ends a claim whose page came back now because the program wants it, or may.
+    pub(crate) fn settle_back(
+        &self,
+        entry: &Entry,
+        address: usize,
+        claim: Snapshot,
+        page: Return,
+        now_ms: u64,
+        copy: Option<Location>,
+    ) {
+        entry.region.returned.fetch_add(1, Relaxed);
+        self.settle_in_place(entry, address, claim, page, now_ms, copy);
+    }
+
+    /// Counts `pages` of a region that are not evicted any more. A page that was touched while it
+    /// was staged is none of them: it never counted as evicted.
+    pub(crate) fn count_restored(&self, entry: &Entry, pages: usize) {
+        entry.region.evicted.fetch_sub(pages as u32, Relaxed);
+        self.account.promoted_pages.fetch_add(pages as u64, Relaxed);
+    }
+
+    /// Ends a claim whose page is in place now. `copy`: what is still stored of it.
+    pub(crate) fn settle_in_place(
+        &self,
+        entry: &Entry,
+        address: usize,
+        claim: Snapshot,
+        page: Return,
+        now_ms: u64,
+        copy: Option<Location>,
+    ) {
+        let back = Snapshot::back(page, tick_of(now_ms));
+        let back = copy.map_or(back, |copy| back.with(State::Cached, copy.to_bits()));
+        self.account.resident_pages.fetch_add(1, Relaxed);
+        self.settle(entry, address, claim, back);
+        if page.probation && !self.probation.enter(entry.page_number(address)) {
+            // No room: it is as the others are.
+            self.end_probation(entry, address);
+        }
+    }
+
+    /// A page on probation stays, as the others do.
+    pub(crate) fn end_probation(&self, entry: &Entry, address: usize) {
+        let word = entry.word(address);
+        let found = word.load();
+        if found.is(State::Cached) {
+            self.drop_copy(entry, address, found.off_probation());
+        } else if found.is_on_probation() {
+            let _ = word.transition(found, found.off_probation());
+        }
+    }
+
+    /// Drops the compressed copy of a page that is Cached, if it is, and makes its word `to`.
+    pub(crate) fn drop_copy(&self, entry: &Entry, address: usize, to: Snapshot) {
+        let mut store = entry.region.store.lock();
+        let found = entry.word(address).load();
+        if let Some(copy) = found.copy()
+            && entry.word(address).transition(found, to).is_ok()
+        {
+            self.remove_copy(&mut store, copy);
+        }
+    }
+
+    /// Removes a copy that its caller owns.
+    pub(crate) fn remove_copy(&self, store: &mut RegionStore, copy: Location) {
+        let tier = store.tier_of(copy);
+        if self.check(store.remove(&self.tiers, copy).is_ok(), "a page's copy was in its store")
+            && let Some(tier) = tier
+        {
+            self.tiers[usize::from(tier)].stats.no_copy();
+        }
+    }
+
+    pub(crate) fn settle(&self, entry: &Entry, address: usize, claim: Snapshot, to: Snapshot) {
+        let settled = entry.word(address).transition(claim, to);
+        self.check(settled.is_ok(), "a claimed page word is changed by its claimant only");
+    }
+
+    /// Decompresses a stored page; returns its tier. `Err` says why it cannot be had. Where only
+    /// memory is missing it waits: the page is safe.
+    pub(crate) fn decode(
+        &self,
+        store: &RegionStore,
+        location: Location,
+        page: &mut Page,
+        (scratch, buffer): (&mut Scratch, &mut ReadBuffer),
+    ) -> Result<&Tier, String> {
+        let tier = store
+            .tier_of(location)
+            .and_then(|index| self.tiers.get(usize::from(index)))
+            .ok_or("its extent is gone")?;
+        let encoded = store.page(location, buffer).map_err(|e| e.to_string())?;
+        loop {
+            match tier.decode(encoded, page, scratch) {
+                Ok(()) => return Ok(tier),
+                Err(e) if e.is_out_of_memory() => {
+                    self.warn_once(
+                        &self.warned.restore_waits,
+                        &format!("a stored page cannot be read yet ({e}): who touches it waits (said once)"),
+                    );
+                    sys::sleep(MEMORY_WAIT);
+                }
+                Err(e) => return Err(e.to_string()),
+            }
+        }
+    }
+
+    /// A page's bytes cannot be had.
+    pub(crate) fn lost(&self, address: usize, why: &str) -> ! {
+        self.end_program(&format!("page {address:#x} cannot be restored: {why}"))
+    }
+
+    /// Puts one page in place. Returns only when the page is there or its mapping is gone.
+    pub(crate) fn fill(&self, uffd: Fd, mut address: usize, mut source: usize) -> Fill {
+        loop {
+            match self.pending_change(uffd, address) {
+                Change::None => {}
+                Change::Discarded => source = ZEROS.0.as_ptr() as usize,
+                Change::Unmapped => {
+                    sys::uffd_wake(uffd, address, PAGE);
+                    return Fill::Gone;
+                }
+                Change::Moved(to) => {
+                    sys::uffd_wake(uffd, address, PAGE);
+                    address = to;
+                }
+            }
+            // SAFETY: the caller holds the page's claim; `source` is a page of our own.
+            match unsafe { sys::uffd_copy(uffd, address, source) } {
+                Ok(()) => return Fill::Present,
+                // Memory is being changed.
+                Err(Errno::EAGAIN) => self.wait_a_moment(uffd),
+                // There already, and who waits for what was mapped here before is not told of that.
+                Err(Errno::EEXIST) => {
+                    sys::uffd_wake(uffd, address, PAGE);
+                    return Fill::Present;
+                }
+                // Not this descriptor's: a mapping that grew or moved kept its first registration.
+                Err(Errno::ENOENT) => return self.fill_elsewhere(uffd, address, source),
+                Err(Errno::ESRCH) => return Fill::Gone,
+                Err(e) => {
+                    // Out of memory above all. The program's thread waits; nothing is lost.
+                    self.warn_once(
+                        &self.warned.restore_waits,
+                        &format!("the kernel cannot put a page back yet ({e}): who touches it waits (said once)"),
+                    );
+                    sys::sleep(MEMORY_WAIT);
+                }
+            }
+        }
+    }
+
+    #[cold]
+    fn fill_elsewhere(&self, tried: Fd, address: usize, source: usize) -> Fill {
+        for slot in &self.descriptors.uffds[..self.descriptors.shards.load(Acquire).min(SHARDS_MAX)]
+        {
+            let uffd = slot.load(Relaxed);
+            if uffd == tried {
+                continue;
+            }
+            // SAFETY: as in `fill`.
+            match unsafe { sys::uffd_copy(uffd, address, source) } {
+                Err(Errno::ENOENT) => {}
+                Ok(()) => return Fill::Present,
+                Err(_) => return self.fill(uffd, address, source),
+            }
+        }
+        // Who waits for what was there before must look again: the kernel does not wake them when
+        // it takes a mapping away.
+        sys::uffd_wake(tried, address, PAGE);
+        Fill::Gone
+    }
+
+    fn fill_zero(&self, uffd: Fd, address: usize, write: bool) {
+        if write {
+            // A page of its own at once: the zero page would fault again.
+            self.fill(uffd, address, ZEROS.0.as_ptr() as usize);
+            return;
+        }
+        // SAFETY: the caller holds the claim, or a fork keeps the mover away.
+        match unsafe { sys::uffd_zero(uffd, address) } {
+            Ok(()) | Err(Errno::ESRCH) => {}
+            // Also if something is there: what the kernel remembers of a page that was
+            // write-protected is in the way of its page of zeros, but not of a copy.
+            Err(_) => {
+                self.fill(uffd, address, ZEROS.0.as_ptr() as usize);
+            }
+        }
+    }
+
+    /// A fault while a fork is under way: fills the page and changes nothing but the note for
+    /// later.
+    fn fill_during_fork(
+        &self,
+        uffd: Fd,
+        address: usize,
+        write: bool,
+        tools: &mut Tools,
+    ) -> Outcome {
+        let Some(entry) = self.table.get(address) else {
+            self.fill_zero(uffd, address, write);
+            return Outcome::Done;
+        };
+        let found = entry.word(address).load();
+        match found.state() {
+            Some(State::Resident | State::Cached) => self.fill_zero(uffd, address, write),
+            Some(State::Evicted) => {
+                // Noted before it is filled: a child that finds the page present finds the note
+                // too.
+                if !self.fork.note(address) {
+                    return Outcome::Busy;
+                }
+                if let Err(e) = self.decode_frozen(&entry, found, tools) {
+                    self.lost(address, &e);
+                }
+                self.fill(uffd, address, tools.page.0.as_ptr() as usize);
+            }
+            // The forking thread brought staged pages back before it closed the gate, and waited
+            // for claims to end.
+            _ => return Outcome::Busy,
+        }
+        Outcome::Done
+    }
+
+    /// Reads an evicted page while page states stand still. Other readers may hold the store's
+    /// lock; no writer can.
+    pub(crate) fn decode_frozen(
+        &self,
+        entry: &Entry,
+        found: Snapshot,
+        tools: &mut Tools,
+    ) -> Result<(), String> {
+        let store = entry.region.store.lock();
+        self.decode(
+            &store,
+            Location::from_bits(found.payload()),
+            &mut tools.page.0,
+            (&mut tools.scratch, &mut tools.stored),
+        )
+        .map(drop)
+    }
+
+    /// The mover's way back for a page that it staged and will not store. The word must be
+    /// `staged`; false if somebody else had it first.
+    pub(crate) fn put_back(
+        &self,
+        entry: &Entry,
+        address: usize,
+        staged: Snapshot,
+        to: Snapshot,
+    ) -> bool {
+        if self.events.past_us() {
+            // As in `restore_now`.
+            self.touch_page(address);
+            if entry.word(address).load() != staged {
+                return true;
+            }
+            // It cannot be read (PROT_NONE, since a probe). Its slot is about to be emptied, so it
+            // goes back all the same.
+        }
+        let claim = staged.with(State::Restoring, staged.payload());
+        if entry.word(address).transition(staged, claim).is_err() {
+            return false;
+        }
+        let source = self.staging.address(staged.payload() as usize);
+        self.fill(self.uffd_of(address), address, source);
+        self.account.resident_pages.fetch_add(1, Relaxed);
+        self.settle(entry, address, claim, to);
+        true
+    }
+}
+
+impl Pager {
+    /// A thread of the program's has been made.
+    pub fn knows_thread(&self, thread: libc::pthread_t) {
+        // The C library's identity of a thread and its thread pointer are the same, or one of all
+        // threads' distance apart. SAFETY: no arguments.
+        let distance = sys::thread_pointer().wrapping_sub(unsafe { libc::pthread_self() } as usize);
+        self.threads.add((thread as usize).wrapping_add(distance));
+    }
+}

@@ -1,0 +1,242 @@
+//! Bringing back pages before they are touched, ahead of a stream of faults ([`crate::fault::streams`]).
+//!
+//! The page that was asked for comes first. What follows is done in steps, and between them it is
+//! looked whether somebody waits for another page. Nothing is restored ahead beyond the budget,
+//! during a fork, or out of files (a read costs more than the wake-up that is saved), and
+//! a page that cannot be had stays where it is: nobody asked for it.
+//!
+//! To the policy such a page is one that came back late: it goes on probation, for nobody has
+//! touched it yet, and its count of returns stays as it is. Whether it is then touched cannot be
+//! seen, and a stream seldom comes back soon. Its region is told of a return only when the stream's
+//! next fault proves that it was wanted.
+
+use crate::fault::buffers::{MESSAGES, PageBuffer, Tools};
+use crate::fault::streams::Streams;
+use crate::pager::Pager;
+use crate::pages::lock::Entry as GateEntry;
+use crate::pages::table::{Entry, REGION};
+use crate::pages::word::{Snapshot, State};
+use std::ops::RangeInclusive;
+use std::sync::atomic::Ordering::*;
+use terrace_os::{self as sys, Errno, Fd, Message, PAGE};
+use terrace_policy::victims::Return;
+use terrace_tiers::{Location, PAGE_BYTES};
+
+/// Pages of one step: who waits for another page waits no longer than for these.
+pub(crate) const STEP: usize = 4;
+
+/// What a handler restores ahead with.
+pub(crate) struct ReadAhead {
+    streams: Streams,
+    /// Those of the faults noted last.
+    wanting: Vec<usize>,
+    pub step: Step,
+    /// Whether it can be seen that somebody waits (Linux 6.10).
+    looks: bool,
+}
+
+/// What a step is made with.
+pub(crate) struct Step {
+    buffer: Box<[PageBuffer; STEP]>,
+    claimed: Vec<Claimed>,
+}
+
+/// A page of a step.
+struct Claimed {
+    address: usize,
+    word: Snapshot,
+    /// Its place in the buffer.
+    place: usize,
+}
+
+impl ReadAhead {
+    pub fn new() -> Self {
+        let buffer = Box::new([const { PageBuffer([0; PAGE_BYTES]) }; STEP]);
+        let step = Step { buffer, claimed: Vec::with_capacity(STEP) };
+        ReadAhead {
+            streams: Streams::new(),
+            wanting: Vec::with_capacity(MESSAGES),
+            step,
+            looks: true,
+        }
+    }
+}
+
+impl Pager {
+    /// A fault is about to be served. Returns whether there is something to restore ahead of it.
+    pub(crate) fn note_fault(&self, address: usize, ahead: &mut ReadAhead) -> bool {
+        if !self.settings.readahead {
+            return false;
+        }
+        let word =
+            |page: usize| self.table.get(page * PAGE).map(|entry| entry.word(page * PAGE).load());
+        let noted =
+            ahead.streams.note(address / PAGE, |page| word(page).is_none_or(Snapshot::is_present));
+        if noted.proven > 0
+            && let Some(entry) = self.table.get(address)
+        {
+            entry.region.restores.fetch_add(noted.proven as u32, Relaxed);
+        }
+        ahead.wanting.extend(noted.wanting);
+        noted.wanting.is_some()
+    }
+
+    /// Restores what the streams want whose faults were noted: a step for each, which saves more of
+    /// the handler's time than it takes, and the rest until somebody waits for another page.
+    /// Returns how many `messages` came.
+    pub(crate) fn read_ahead(
+        &self,
+        uffd: Fd,
+        messages: &mut [Message],
+        tools: &mut Tools,
+        ahead: &mut ReadAhead,
+    ) -> usize {
+        let ReadAhead { streams, wanting, step, looks } = ahead;
+        wanting.retain(|index| self.advance(uffd, *index, tools, streams, step));
+        while let Some(index) = wanting.last().filter(|_| *looks) {
+            match sys::uffd_read_now(uffd, messages) {
+                Ok(count) => {
+                    wanting.clear();
+                    return count;
+                }
+                Err(Errno::EAGAIN) => {}
+                Err(_) => *looks = false,
+            }
+            if !self.advance(uffd, *index, tools, streams, step) {
+                wanting.pop();
+            }
+        }
+        wanting.clear();
+        0
+    }
+
+    /// One step of one stream; false if there is nothing more to do, or not now.
+    fn advance(
+        &self,
+        uffd: Fd,
+        index: usize,
+        tools: &mut Tools,
+        streams: &mut Streams,
+        step: &mut Step,
+    ) -> bool {
+        let Some((pages, up)) = streams.wanted(index) else { return false };
+        let Some(front) = self.restore_step(uffd, pages, up, tools, step) else { return false };
+        streams.restored(index, front);
+        streams.wanted(index).is_some()
+    }
+
+    /// Restores up to [`STEP`] evicted pages of these, nearest first: up from the first, or down
+    /// from the last. Returns how far it came; `None` if there is nothing to restore, or not
+    /// now.
+    pub(crate) fn restore_step(
+        &self,
+        uffd: Fd,
+        pages: RangeInclusive<usize>,
+        up: bool,
+        tools: &mut Tools,
+        Step { buffer, claimed }: &mut Step,
+    ) -> Option<usize> {
+        let (entered, _inside) = self.gate.handler();
+        if entered == GateEntry::CopyOnly || !self.has_room_ahead() {
+            return None;
+        }
+        let nearest = if up { *pages.start() } else { *pages.end() } * PAGE;
+        if self.uffd_of(nearest) != uffd {
+            return None;
+        }
+        let entry = self.table.get(nearest)?;
+        let base = entry.region.address() / PAGE;
+        let (first, last) =
+            ((*pages.start()).max(base), (*pages.end()).min(base + REGION / PAGE - 1));
+        let store = entry.region.store.lock();
+        claimed.clear();
+        let mut front = None;
+        for n in 0..=last.checked_sub(first)? {
+            let page = if up { first + n } else { last - n };
+            let found = entry.word(page * PAGE).load();
+            match found.state() {
+                Some(State::Resident | State::Cached) => {}
+                Some(State::Evicted) if claimed.len() < STEP => {
+                    let place = if up { claimed.len() } else { STEP - 1 - claimed.len() };
+                    let with = (&mut tools.scratch, &mut tools.stored);
+                    let claim = self.decode_and_claim(
+                        &store,
+                        entry.word(page * PAGE),
+                        &mut buffer[place].0,
+                        with,
+                        false,
+                    );
+                    let Some((word, _)) = claim else { break };
+                    claimed.push(Claimed { address: page * PAGE, word, place });
+                }
+                _ => break,
+            }
+            front = Some(page);
+        }
+        drop(store);
+        if claimed.is_empty() {
+            return None;
+        }
+        if !up {
+            claimed.reverse();
+        }
+        self.put_in_place(uffd, &entry, claimed, buffer);
+        front
+    }
+
+    /// Whether the budget has room for a step, and nobody waits for room.
+    fn has_room_ahead(&self) -> bool {
+        let after = self.physical_bytes() + (STEP * PAGE) as u64;
+        after <= self.account.budget_bytes.load(Relaxed) && self.mover.waiting.load(Relaxed) == 0
+    }
+
+    fn put_in_place(
+        &self,
+        uffd: Fd,
+        entry: &Entry,
+        claimed: &[Claimed],
+        buffer: &[PageBuffer; STEP],
+    ) {
+        for run in claimed.chunk_by(|a, b| a.address + PAGE == b.address) {
+            let source = buffer[run[0].place].0.as_ptr() as usize;
+            self.fill_run(uffd, run[0].address, source, run.len());
+        }
+        // What is read once leaves as it came.
+        let keeps = self.keeps_copies();
+        let mut store = entry.region.store.lock();
+        for location in claimed.iter().map(|page| Location::from_bits(page.word.payload())) {
+            if !keeps {
+                self.check(
+                    store.remove(&self.tiers, location).is_ok(),
+                    "a restored page's bytes were in its store",
+                );
+            } else if let Some(tier) = store.tier_of(location) {
+                self.tiers[usize::from(tier)].stats.became_copy();
+            }
+        }
+        drop(store);
+        self.count_restored(entry, claimed.len());
+        let now_ms = sys::now_ns() / 1_000_000;
+        for page in claimed {
+            let back = Return { returns: page.word.returns(), probation: true };
+            let copy = keeps.then(|| Location::from_bits(page.word.payload()));
+            self.settle_back(entry, page.address, page.word, back, now_ms, copy);
+        }
+    }
+
+    /// Puts claimed pages that lie side by side in place, as [`Pager::fill`] does with one.
+    fn fill_run(&self, uffd: Fd, address: usize, source: usize, pages: usize) {
+        let mut done = 0;
+        while done < pages {
+            let (to, from) = (address + done * PAGE, source + done * PAGE);
+            if !self.has_messages(uffd) {
+                // SAFETY: the pages are claimed; `source` is as many pages of our own.
+                done += unsafe { sys::uffd_copy_run(uffd, to, from, (pages - done) * PAGE) } / PAGE;
+            }
+            if done < pages {
+                self.fill(uffd, address + done * PAGE, source + done * PAGE);
+                done += 1;
+            }
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! What threads of the program restore with, and their copies of userfaultfds.
+
+use crate::fault::buffers::PageBuffer;
+use crate::pages::lock::Lock;
+use crate::pages::shards::SHARDS_MAX;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
+use terrace_os::{self as sys, Fd, PAGE};
+use terrace_tiers::{Identity, ReadBuffer, Scratch, identity};
+
+/// Threads that can restore at a time; others leave it to handlers.
+pub(super) const TOOLS_MAX: usize = 8;
+
+/// PrefetchQueue that the mover has not looked at yet; more are dropped.
+pub(super) const WISHES: usize = 16;
+
+/// What a thread restores with.
+pub(super) struct RunTools {
+    pub(super) scratch: Scratch,
+    pub(super) stored: ReadBuffer,
+    pub(super) pages: Box<[PageBuffer]>,
+}
+
+/// State of all this.
+pub(crate) struct Ahead {
+    pub(super) tools: [AtomicPtr<RunTools>; TOOLS_MAX],
+    pub(super) made: AtomicU32,
+    pub(super) copies: Lock<[Option<(Fd, Identity)>; SHARDS_MAX]>,
+    pub(super) lost: AtomicU32,
+    pub(super) fetch_at_ns: AtomicU64,
+    pub(super) said: AtomicBool,
+    /// The address of a number that is 1 in this process, and 0 in a child that nobody told us of.
+    /// 0 where the kernel has no such memory.
+    pub(super) own: usize,
+    pub(super) prefetches: Lock<PrefetchQueue>,
+}
+
+#[derive(Default)]
+pub(super) struct PrefetchQueue {
+    pub(super) ranges: [(usize, usize); WISHES],
+    pub(super) count: usize,
+}
+
+/// A tool for as long as it is used. Inside the gate, so that a fork finds them all in their
+/// places.
+pub(super) struct Borrowed<'a> {
+    pub(super) ahead: &'a Ahead,
+    pub(super) tools: *mut RunTools,
+}
+
+impl Drop for Borrowed<'_> {
+    fn drop(&mut self) {
+        for place in &self.ahead.tools {
+            if place.compare_exchange(std::ptr::null_mut(), self.tools, AcqRel, Relaxed).is_ok() {
+                return;
+            }
+        }
+    }
+}
+
+impl Ahead {
+    pub fn new() -> Ahead {
+        let own = sys::reserve(PAGE).ok().filter(|page| sys::wipe_in_children(*page, PAGE));
+        let ahead = Ahead {
+            tools: Default::default(),
+            made: AtomicU32::new(0),
+            copies: Lock::new([None; SHARDS_MAX]),
+            lost: AtomicU32::new(0),
+            fetch_at_ns: AtomicU64::new(0),
+            said: AtomicBool::new(false),
+            own: own.unwrap_or(0),
+            prefetches: Lock::new(PrefetchQueue::default()),
+        };
+        ahead.begin();
+        ahead
+    }
+
+    /// This process is what the copies belong to from now on.
+    pub(super) fn begin(&self) {
+        if let Some(own) = self.own() {
+            own.store(1, Release);
+        }
+    }
+
+    /// Whether this is a child that nobody told us of: our locks are in it as they were, perhaps
+    /// held for ever, and there is nobody who could help.
+    pub(super) fn is_foreign(&self) -> bool {
+        self.own().is_some_and(|own| own.load(Acquire) != 1)
+    }
+
+    pub(super) fn own(&self) -> Option<&AtomicU32> {
+        // SAFETY: null, or a page of ours that lives for ever.
+        unsafe { (self.own as *const AtomicU32).as_ref() }
+    }
+
+    /// In a fork's child: the copies are its parent's.
+    ///
+    /// # Safety
+    /// As for [`Lock::reset_after_fork`].
+    pub unsafe fn reset_after_fork(&self) {
+        // SAFETY: the caller's promise. Who holds these is inside the gate, which was closed.
+        unsafe {
+            self.copies.reset_after_fork();
+            self.prefetches.reset_after_fork();
+        }
+        self.prefetches.lock().count = 0;
+        self.close_copies();
+        self.lost.store(0, Relaxed);
+        self.fetch_at_ns.store(0, Relaxed);
+        self.begin();
+    }
+
+    /// Closes what is still ours in the program's table.
+    pub fn close_copies(&self) {
+        for copy in self.copies.lock().iter_mut() {
+            if let Some((fd, _)) = copy.take().filter(|(fd, known)| identity(*fd) == Ok(*known)) {
+                sys::close(fd);
+            }
+        }
+    }
+}

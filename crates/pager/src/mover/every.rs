@@ -1,0 +1,47 @@
+//! What is done once in a while.
+
+/// A duty that is due again when its interval has passed since it was done last.
+pub(super) struct Every {
+    interval_ns: u64,
+    done_ns: u64,
+}
+
+impl Every {
+    /// As if it had been done at `done_ns`, which may be 0: then it is due at once.
+    pub fn new(interval_ns: u64, done_ns: u64) -> Every {
+        Every { interval_ns, done_ns }
+    }
+
+    /// Whether it is due.
+    pub fn is_due(&self, now_ns: u64) -> bool {
+        now_ns - self.done_ns > self.interval_ns
+    }
+
+    /// It is done now.
+    pub fn done(&mut self, now_ns: u64) {
+        self.done_ns = now_ns;
+    }
+
+    /// Whether it is due, and if so it is done now.
+    pub fn is_turn(&mut self, now_ns: u64) -> bool {
+        let due = self.is_due(now_ns);
+        if due {
+            self.done(now_ns);
+        }
+        due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_due_once_in_an_interval() {
+        let mut every = Every::new(100, 0);
+        assert!(every.is_turn(101) && !every.is_turn(102) && !every.is_turn(201));
+        assert!(every.is_due(202) && every.is_turn(202));
+        every.done(300);
+        assert!(!every.is_due(400) && every.is_due(401));
+    }
+}

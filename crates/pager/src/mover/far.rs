@@ -1,0 +1,606 @@
+//! The tier `node:N`: memory of another NUMA node, from which the program reads without a fault,
+//! only slower. Jenga's own setting (§2.1, §5).
+//!
+//! Regions are moved whole, by `move_pages`, in both directions: up by samples, because nothing
+//! else tells what is used there; down by samples, or when there is no room for what is in DRAM.
+//! Huge pages move as they are. To the state machine such a page is Resident, and whatever the
+//! program does with it is the kernel's affair, as with any other: a move changes where contents
+//! are and nothing else. So no lock of a region is held.
+//!
+//! Where a page is only the kernel knows: it puts first touches where there is room, and a write
+//! after a fork makes a new page. [`Far`] looks a region's pages up again when it moved some or
+//! their number has changed, and all others in turn; until it did, it takes them to be where they
+//! were. A page that is not evictable counts as DRAM wherever it is.
+
+use crate::evict::{EvictOutcome, is_refused, note_refusals};
+use crate::moves::{MoveReason, unit_of};
+use crate::pager::Pager;
+use crate::pages::table::{Entry, REGION, REGION_PAGES};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::*;
+use terrace_os::{self as sys, Errno, PAGE};
+use terrace_policy::live;
+use terrace_policy::placement::{self, FirstTouch, Move, Place, PlacementPolicy, Room};
+use terrace_policy::victims::{Reason, RegionId, RegionView};
+use terrace_tiers::{Node, Tier};
+
+/// Pages of those that did not move with all others that are tried again at a time: one that cannot
+/// move ends the call for all behind it, and each call costs the machine more than the pages.
+const AGAIN: usize = 64;
+/// Regions are looked up for so long at a time, and in turn, if nothing seems to have changed, for
+/// one part of so many of the time.
+const LOOK_UP_NS: u64 = 500_000;
+const IN_TURN_SHARE: u64 = 100;
+/// How often the policy is asked what should move, ns, and for how long its moves are made, before
+/// others have their turn.
+const DECIDE_EVERY_NS: u64 = 100_000_000;
+const DECIDE_SLICE_NS: u64 = 20_000_000;
+/// Moves asked for at a time.
+const MOVES_MAX: u32 = 32;
+/// The order of regions is as old as this at most, ns: of near ones, each of which goes when it is
+/// its turn, and of far ones, which may all be tried in vain. And this old at least if all of it
+/// was tried.
+const NEAR_ORDER_FOR_NS: u64 = 1_000_000_000;
+const FAR_ORDER_FOR_NS: u64 = 60_000_000_000;
+const ORDER_AGAIN_NS: u64 = 20_000_000;
+/// After all of a full node was tried, and nothing could be compressed, ns.
+const REST_NS: u64 = 1_000_000_000;
+/// How often it is looked at how much room the node has.
+const LOOK_EVERY_NS: u64 = 1_000_000_000;
+/// A region is far if more than one page in so many is: then what is hot in it can come back.
+const FAR_SHARE: u16 = 4;
+
+/// One region.
+#[derive(Clone, Copy, Default)]
+struct Unit {
+    /// Evictable pages at the last scan, and of those the far ones, as far as is known.
+    present: u16,
+    far: u16,
+    /// `present` when they were looked up; another number now is a reason to do so again.
+    looked_up_at: u16,
+    /// The node that they left, plus one: to where they come back. 0: none.
+    home: u16,
+    /// In which look it was there last; 0: never.
+    seen: u32,
+    stale: bool,
+    /// Where the policy takes it to be.
+    place: Option<Place>,
+}
+
+impl Unit {
+    fn near(&self) -> u16 {
+        self.present.saturating_sub(self.far)
+    }
+}
+
+/// Regions with pages in one place, coldest first, and how far one has come.
+#[derive(Default)]
+struct Order {
+    regions: Vec<(f32, RegionId)>,
+    next: usize,
+    since_ns: u64,
+}
+
+/// What the mover knows of far memory. Owned by its thread.
+pub(crate) struct Far {
+    node: Arc<Node>,
+    placement: Box<dyn PlacementPolicy>,
+    /// For which that was made.
+    slowness: f64,
+    units: Vec<Unit>,
+    looks: u32,
+    /// Units to be looked up.
+    stale: VecDeque<RegionId>,
+    /// The next in its turn, and when that was.
+    turn: usize,
+    turned_ns: u64,
+    /// In a fork's child: far pages that its parent knew of, and that have not been looked up yet.
+    inherited: u64,
+    moves: Vec<Move>,
+    near: Order,
+    far: Order,
+    /// No more of the node is compressed before this time.
+    rest_until_ns: u64,
+    /// The fraction of a sample, below 1, that is carried over until it makes a whole one.
+    carry: f32,
+    decided_ns: u64,
+    looked_ns: u64,
+    /// Scratch: pages, where they are, and where to.
+    pages: Vec<usize>,
+    status: Vec<i32>,
+    migrating: Vec<usize>,
+    targets: Vec<i32>,
+}
+
+impl Pager {
+    /// The tier `node:N`, if it is in the list.
+    pub(crate) fn far(&self) -> Option<(&Tier, &Arc<Node>)> {
+        self.tiers.iter().find_map(|tier| Some((tier, tier.node()?)))
+    }
+
+    /// Managed pages in far memory, as far as is known.
+    pub(crate) fn far_pages(&self) -> u64 {
+        self.far().map_or(0, |(tier, _)| tier.stats.pages())
+    }
+
+    /// So many pages more are far now (or fewer), and so fewer in DRAM.
+    fn count_far(&self, more: i64) {
+        if let Some((tier, _)) = self.far() {
+            let pages = (tier.stats.pages() as i64 + more).max(0) as u64;
+            tier.stats.set_held(pages, pages * PAGE as u64);
+            self.account.resident_pages.fetch_sub(more, Relaxed);
+        }
+    }
+}
+
+impl Far {
+    /// For a pager that has such a tier.
+    pub fn new(pager: &Pager) -> Option<Far> {
+        let mut far = Far {
+            node: Arc::clone(pager.far()?.1),
+            placement: Box::new(FirstTouch::live()),
+            slowness: 0.0,
+            units: Vec::new(),
+            looks: 0,
+            stale: VecDeque::new(),
+            turn: 0,
+            turned_ns: sys::now_ns(),
+            inherited: pager.far_pages(),
+            moves: Vec::new(),
+            near: Order::default(),
+            far: Order::default(),
+            rest_until_ns: 0,
+            carry: 0.0,
+            decided_ns: 0,
+            looked_ns: sys::now_ns(),
+            pages: Vec::with_capacity(REGION_PAGES),
+            status: Vec::with_capacity(REGION_PAGES),
+            migrating: Vec::with_capacity(REGION_PAGES),
+            targets: Vec::with_capacity(REGION_PAGES),
+        };
+        far.look_at_node(pager);
+        Some(far)
+    }
+
+    /// After a scan: of the pages in `views`, leaves those there that are in DRAM, as far as is
+    /// known.
+    pub fn look(&mut self, pager: &Pager, views: &mut Vec<RegionView>) {
+        self.looks += 1;
+        for view in views.iter_mut() {
+            let number = view.region as usize;
+            if number >= self.units.len() {
+                self.units.resize(number + 1, Unit::default());
+            }
+            let before = std::mem::replace(&mut self.units[number].seen, self.looks);
+            let unit = &mut self.units[number];
+            unit.present = view.resident_pages as u16;
+            if (before == 0 || unit.present != unit.looked_up_at)
+                && !std::mem::replace(&mut unit.stale, true)
+            {
+                self.stale.push_back(view.region);
+            }
+            // Nothing that is there no more is far.
+            let far = unit.far.min(unit.present);
+            self.set(pager, view.region, far);
+            view.resident_pages -= u32::from(far);
+        }
+        for number in 0..self.units.len() {
+            if self.units[number].seen != self.looks && self.units[number].seen != 0 {
+                self.units[number].present = 0;
+                self.set(pager, number as RegionId, 0);
+                self.units[number] = Unit { stale: self.units[number].stale, ..Unit::default() };
+            }
+        }
+        views.retain(|view| view.resident_pages > 0);
+    }
+
+    /// So many of a region's present pages are far.
+    fn set(&mut self, pager: &Pager, region: RegionId, far: u16) {
+        let unit = &mut self.units[region as usize];
+        let more = i64::from(far) - i64::from(unit.far);
+        unit.far = far;
+        let slow = u32::from(far) * u32::from(FAR_SHARE) > u32::from(unit.present);
+        let place = (unit.present > 0).then_some(if slow { Place::Slow } else { Place::Fast });
+        match (std::mem::replace(&mut unit.place, place), place) {
+            (before, now) if before == now => {}
+            (None, Some(now)) => self.placement.arrived(region, now, 1),
+            (Some(_), Some(now)) => self.placement.moved(region, now),
+            (_, None) => self.placement.gone(region),
+        }
+        if more != 0 {
+            pager.count_far(more);
+        }
+    }
+
+    /// Looks up where pages are, of regions where that may have changed, and of others in turn.
+    pub fn look_up(&mut self, pager: &Pager, now_ns: u64) {
+        // From now on: a scan may have come before.
+        let deadline = sys::now_ns() + LOOK_UP_NS;
+        while sys::now_ns() < deadline {
+            if let Some(region) = self.stale.pop_front() {
+                self.units[region as usize].stale = false;
+                self.recount(pager, &pager.table.by_number(region));
+            } else if self.inherited > 0 {
+                // All has been looked up: the rest of what the parent knew of is not there.
+                pager.count_far(-(std::mem::take(&mut self.inherited) as i64));
+            } else if now_ns - self.turned_ns < LOOK_UP_NS * IN_TURN_SHARE || self.units.is_empty()
+            {
+                return;
+            } else {
+                self.turn = (self.turn + 1) % self.units.len();
+                if self.units[self.turn].seen != 0 {
+                    self.recount(pager, &pager.table.by_number(self.turn as RegionId));
+                }
+            }
+        }
+        if self.stale.is_empty() {
+            self.turned_ns = now_ns;
+        }
+    }
+
+    /// Finds out where the pages of a region are: how many are present, and of those far. `None` if
+    /// the kernel does not say.
+    fn locate(&mut self, pager: &Pager, entry: &Entry) -> Option<(u16, u16)> {
+        let base = entry.region.address();
+        let pieces = pager.ranges.lock().overlapping(base, base + REGION);
+        let evictable = pieces.iter().filter(|piece| piece.attributes.may_leave());
+        self.pages.clear();
+        self.pages.extend(evictable.flat_map(|piece| (piece.start..piece.end).step_by(PAGE)));
+        self.status.clear();
+        self.status.resize(self.pages.len(), -libc::ENOENT);
+        if !self.pages.is_empty()
+            && let Err(error) = sys::locate_pages(&self.pages, &mut self.status)
+        {
+            self.refused(pager, error);
+            return None;
+        }
+        let far = self.node.number() as i32;
+        let count = |here: &dyn Fn(i32) -> bool| {
+            self.status.iter().filter(|status| here(**status)).count() as u16
+        };
+        Some((count(&|status| status >= 0), count(&|status| status == far)))
+    }
+
+    fn recount(&mut self, pager: &Pager, entry: &Entry) {
+        if let Some((present, far)) = self.locate(pager, entry) {
+            self.note(pager, entry.number, present, far);
+        }
+    }
+
+    /// So many pages of a region were found to be present, and of those far.
+    fn note(&mut self, pager: &Pager, region: RegionId, present: u16, far: u16) {
+        let index = region as usize;
+        if index >= self.units.len() {
+            self.units.resize(index + 1, Unit::default());
+        }
+        let unit = &mut self.units[index];
+        if unit.seen == 0 {
+            // It came after the last scan.
+            unit.seen = self.looks.max(1);
+            unit.present = present;
+        }
+        unit.looked_up_at = unit.present;
+        unit.present = unit.present.max(present);
+        // What the parent knew of is found here: it has been counted.
+        let known = self.inherited.min(u64::from(far.saturating_sub(unit.far)));
+        self.inherited -= known;
+        pager.count_far(-(known as i64));
+        self.set(pager, region, far);
+    }
+
+    /// Moves what a region has in the other place to this one. Returns how many pages went.
+    fn travel(&mut self, pager: &Pager, entry: &Entry, to: Place, why: MoveReason) -> u32 {
+        let far = self.node.number() as i32;
+        let Some((mut present, before)) = self.locate(pager, entry) else { return 0 };
+        self.note(pager, entry.number, present, before);
+        let number = entry.number as usize;
+        let home = &mut self.units[number].home;
+        if to == Place::Slow
+            && let Some(node) = self.status.iter().find(|status| **status >= 0 && **status != far)
+        {
+            *home = *node as u16 + 1;
+        }
+        let home = home.checked_sub(1).map_or(self.node.near() as i32, i32::from);
+        self.targets.clear();
+        self.targets.resize(REGION_PAGES, if to == Place::Slow { far } else { home });
+        let (mut after, mut wanted, mut ended) = (before, 0, None);
+        for at_once in [REGION_PAGES, AGAIN] {
+            let elsewhere = |status: i32| status >= 0 && (status == far) != (to == Place::Slow);
+            self.migrating.clear();
+            self.migrating.extend(
+                self.pages
+                    .iter()
+                    .zip(&self.status)
+                    .filter(|(_, status)| elsewhere(**status))
+                    .map(|(page, _)| *page),
+            );
+            wanted = wanted.max(self.migrating.len());
+            if self.migrating.is_empty() || ended.is_some() {
+                break;
+            }
+            self.status.resize(REGION_PAGES, 0);
+            for pages in self.migrating.chunks(at_once) {
+                ended = sys::move_pages(
+                    pages,
+                    &self.targets[..pages.len()],
+                    &mut self.status[..pages.len()],
+                )
+                .err();
+                if ended.is_some() {
+                    break;
+                }
+            }
+            let Some(now) = self.locate(pager, entry) else { break };
+            (present, after) = now;
+        }
+        self.note(pager, entry.number, present, after);
+        let moved = u32::from(if to == Place::Slow {
+            after.saturating_sub(before)
+        } else {
+            before.saturating_sub(after)
+        });
+        let refused = (wanted as u32).saturating_sub(moved);
+        pager.account.failed_moves.fetch_add(u64::from(refused), Relaxed);
+        match ended {
+            None => note_refusals(
+                entry,
+                &EvictOutcome {
+                    evicted: moved,
+                    refused,
+                    eligible: wanted as u32,
+                    ..EvictOutcome::default()
+                },
+            ),
+            Some(Errno::ENOMEM) if to == Place::Slow => self.node.is_full(),
+            // The node that they came from has no room just now, or is not to be used any more:
+            // another, another time.
+            Some(_) if to == Place::Fast && self.units[number].home != 0 => {
+                self.units[number].home = 0;
+                note_refusals(
+                    entry,
+                    &EvictOutcome { refused: 1, eligible: 1, ..EvictOutcome::default() },
+                );
+            }
+            Some(Errno::ENOMEM) => note_refusals(
+                entry,
+                &EvictOutcome { refused: 1, eligible: 1, ..EvictOutcome::default() },
+            ),
+            Some(error) => self.refused(pager, error),
+        }
+        if let Some(far) = pager.tiers.iter().position(|tier| tier.node().is_some()) {
+            let (from, to) = if to == Place::Slow { (0, far) } else { (far, 0) };
+            pager.list_move(entry.region.address(), moved.into(), Some(from), to, why);
+        }
+        if to == Place::Slow {
+            self.node.took(u64::from(moved));
+            pager.account.demoted_pages.fetch_add(u64::from(moved), Relaxed);
+        } else {
+            self.node.gave(u64::from(moved));
+            pager.account.promoted_pages.fetch_add(u64::from(moved), Relaxed);
+            pager.account.hot_pages.fetch_add(u64::from(moved), Relaxed);
+        }
+        moved
+    }
+
+    /// The kernel does not say where pages are, or moves none.
+    fn refused(&mut self, pager: &Pager, error: Errno) {
+        self.node.is_full();
+        self.stale.drain(..).for_each(|region| self.units[region as usize].stale = false);
+        if self.node.is_usable() {
+            let why = format!(
+                "move_pages between node {} and DRAM is refused ({error}; by a seccomp filter?)",
+                self.node.number()
+            );
+            pager.warn_once(
+                &pager.warned.node_refused,
+                &format!("{why}. Until that works again, pages stay in DRAM or go to other tiers"),
+            );
+        }
+    }
+
+    /// Sees how much room there is in the node.
+    fn look_at_node(&mut self, pager: &Pager) {
+        if let Err(problem) = self.node.look() {
+            pager.warn_once(
+                &pager.warned.node,
+                &format!("{problem}. Until then pages stay in DRAM or go to other tiers"),
+            );
+        } else if self.slowness != self.node.slowness() {
+            // That is known from the first look on, of a node that is there from the beginning.
+            self.slowness = self.node.slowness();
+            if let Some(placement) = live::placement(pager.settings.policy.name(), self.slowness) {
+                self.placement = placement;
+                for (number, unit) in self.units.iter().enumerate() {
+                    if let Some(place) = unit.place {
+                        self.placement.arrived(number as RegionId, place, 1);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Says that the node is full, where nothing else takes what should go there.
+    pub fn say_full(&self, pager: &Pager) {
+        if self.node.is_usable() {
+            let number = self.node.number();
+            let note = format!(
+                "node {number} is full: pages stay in DRAM, because no tier behind it takes any (--tiers dram,node:{number},zstd)"
+            );
+            pager.warn_once(&pager.warned.node_full, &note);
+        }
+    }
+
+    /// Whether the node takes pages at present.
+    pub fn accepts(&self) -> bool {
+        self.node.room_pages() >= REGION_PAGES as u64
+    }
+
+    /// Whether it would if there were room.
+    pub fn is_usable(&self) -> bool {
+        self.node.is_usable()
+    }
+
+    /// Moves the whole regions in `start..end` to the node, as far as it takes them: what the
+    /// program does not need soon.
+    pub fn page_out(&mut self, pager: &Pager, start: usize, end: usize) {
+        for region in start.div_ceil(REGION)..end / REGION {
+            if pager.pause_asked() || !self.accepts() {
+                return;
+            }
+            if let Some(entry) = pager.table.get(region * REGION) {
+                self.travel(pager, &entry, Place::Slow, victim(Reason::Asked));
+            }
+        }
+    }
+
+    /// Moves the coldest region that has pages in DRAM to the node. False if there is none, or the
+    /// node takes no more.
+    pub fn demote_coldest(&mut self, pager: &Pager, now_ns: u64) -> bool {
+        if !self.accepts() {
+            return false;
+        }
+        let Some(entry) = self.coldest(pager, Place::Fast, now_ns) else { return false };
+        self.travel(pager, &entry, Place::Slow, MoveReason::Placed(placement::Reason::Coldest));
+        true
+    }
+
+    /// The coldest far region that was not asked for in this order yet; `None` also for a while
+    /// after [`Far::compressed_none`].
+    pub fn coldest_far<'p>(&mut self, pager: &'p Pager, now_ns: u64) -> Option<Entry<'p>> {
+        if now_ns < self.rest_until_ns {
+            return None;
+        }
+        self.coldest(pager, Place::Slow, now_ns)
+    }
+
+    /// Nothing that is far can be compressed at present.
+    pub fn compressed_none(&mut self, now_ns: u64) {
+        self.rest_until_ns = now_ns + REST_NS;
+    }
+
+    fn coldest<'p>(&mut self, pager: &'p Pager, place: Place, now_ns: u64) -> Option<Entry<'p>> {
+        let order = if place == Place::Fast { &mut self.near } else { &mut self.far };
+        let pages_there = |unit: &Unit| if place == Place::Fast { unit.near() } else { unit.far };
+        let age_ns = now_ns - order.since_ns;
+        let old_ns = if place == Place::Fast { NEAR_ORDER_FOR_NS } else { FAR_ORDER_FOR_NS };
+        if age_ns > old_ns || age_ns > ORDER_AGAIN_NS && order.next >= order.regions.len() {
+            let placement = &self.placement;
+            let there = self.units.iter().enumerate().filter(|(_, unit)| pages_there(unit) > 0);
+            order.regions.clear();
+            order.regions.extend(
+                there.map(|(number, _)| (placement.heat(number as RegionId), number as RegionId)),
+            );
+            order.regions.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+            (order.next, order.since_ns) = (0, now_ns);
+        }
+        while let Some((_, region)) = order.regions.get(order.next) {
+            order.next += 1;
+            let entry = pager.table.by_number(*region);
+            if pages_there(&self.units[*region as usize]) > 0
+                && !is_refused(&entry, now_ns / 1_000_000)
+            {
+                return Some(entry);
+            }
+        }
+        None
+    }
+
+    /// So many pages of a far region were compressed.
+    pub fn compressed(&mut self, pager: &Pager, entry: &Entry, pages: u32) {
+        self.node.gave(u64::from(pages));
+        self.recount(pager, entry);
+    }
+
+    /// A sample of that weight met a region. It stands for time, of which an access to far memory
+    /// takes more.
+    pub fn sampled(&mut self, region: RegionId, weight: f32) {
+        let Some(unit) = self.units.get(region as usize).filter(|unit| unit.place.is_some()) else {
+            return;
+        };
+        let far = f32::from(unit.far) / f32::from(unit.present.max(1));
+        self.carry += weight / (1.0 + far * (self.slowness as f32 - 1.0).max(0.0));
+        if self.carry >= 1.0 {
+            let whole = self.carry as u32;
+            self.carry -= whole as f32;
+            self.placement.sampled(region, whole);
+        }
+    }
+
+    /// Makes the moves that the policy wants; `room_bytes` are for pages in DRAM in all.
+    pub fn decide(&mut self, pager: &Pager, room_bytes: u64, now_ns: u64) {
+        if now_ns - self.looked_ns > LOOK_EVERY_NS {
+            self.looked_ns = now_ns;
+            self.look_at_node(pager);
+        }
+        if now_ns - self.decided_ns < DECIDE_EVERY_NS || !self.is_usable() {
+            return;
+        }
+        self.decided_ns = now_ns;
+        let (mut units, mut used, mut pages) = (0u64, 0u32, 0u64);
+        for unit in self.units.iter().filter(|unit| unit.place.is_some()) {
+            units += 1;
+            pages += u64::from(unit.present);
+            used += u32::from(unit.place == Some(Place::Fast));
+        }
+        if units == 0 {
+            return;
+        }
+        // Not all regions are full: what there is has room, and so many of average size more.
+        let unit_bytes = (pages * PAGE as u64 / units).max(PAGE as u64) as i64;
+        let free = (room_bytes as i64 - (pager.account.resident() * PAGE as u64) as i64)
+            .div_euclid(unit_bytes);
+        let capacity = (i64::from(used) + free).clamp(0, i64::from(u32::MAX)) as u32;
+        let mut moves = std::mem::take(&mut self.moves);
+        self.placement.decide(Room { capacity, used, moves_max: MOVES_MAX }, &mut moves);
+        let mut come = moves.iter().filter(|step| step.to == Place::Fast).count();
+        for step in &moves {
+            if pager.is_frozen() || pager.pause_asked() || sys::now_ns() - now_ns > DECIDE_SLICE_NS
+            {
+                break;
+            }
+            let entry = pager.table.by_number(step.unit);
+            let unit = self.units[step.unit as usize];
+            let fits = match step.to {
+                // Something comes back for it.
+                Place::Slow if come > 0 => self.node.buffer_pages() >= u64::from(unit.near()),
+                Place::Slow => self.accepts(),
+                Place::Fast => {
+                    (pager.account.resident() + u64::from(unit.far)) * PAGE as u64 <= room_bytes
+                }
+            };
+            come -= usize::from(step.to == Place::Fast);
+            if fits && !is_refused(&entry, now_ns / 1_000_000) {
+                let reason = match step.reason {
+                    placement::Reason::SwappedFor { unit } => placement::Reason::SwappedFor {
+                        unit: unit_of(pager.table.by_number(unit).region.address()),
+                    },
+                    other => other,
+                };
+                let moved = self.travel(pager, &entry, step.to, MoveReason::Placed(reason));
+                if step.to == Place::Slow {
+                    pager.account.demoted_for[Reason::Cold as usize]
+                        .fetch_add(u64::from(moved), Relaxed);
+                }
+            }
+        }
+        self.moves = moves;
+    }
+
+    /// For tests: a region goes wherever it is not.
+    pub fn toss(&mut self, pager: &Pager, entry: &Entry, far: bool) {
+        if !far || self.accepts() {
+            self.travel(
+                pager,
+                entry,
+                if far { Place::Slow } else { Place::Fast },
+                victim(Reason::Stress),
+            );
+        }
+    }
+}
+
+/// A reason that has nothing to do with heat.
+fn victim(reason: Reason) -> MoveReason {
+    MoveReason::Victim { reason, heat: None, pressure: 0 }
+}

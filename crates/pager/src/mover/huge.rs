@@ -1,0 +1,263 @@
+//! Huge pages for regions that stay hot (`--huge-pages hot`).
+//!
+//! Managed memory is kept from huge pages ([`Pager::manage`]): UFFDIO_MOVE splits one before it
+//! takes a page out of it, and repeats that for ever while the huge page is pinned. A region of
+//! which samples say for some seconds that it is hot, while all of its pages are in DRAM, becomes
+//! one by MADV_COLLAPSE (0.7 ms), and has its `huge` flag from then on: nothing is claimed there
+//! before [`Pager::has_small_pages`] has split it in a way that ends. MADV_COLD of a single page
+//! splits a huge page (0.2 ms), or leaves it as it is if it is pinned or a child shares it, and
+//! PAGEMAP_SCAN tells which. It tells so of whole ones only: one that was cut, as by a write while
+//! a child shared it, is made whole again first, which a pin prevents as well.
+//!
+//! A page's word knows nothing of all this: it is Resident.
+
+use crate::memory::has_one_piece;
+use crate::pager::Pager;
+use crate::pages::table::{Entry, REGION, REGION_PAGES};
+use crate::settings::{Eviction, HugePages};
+use std::sync::atomic::Ordering::*;
+use terrace_os::{self as sys, Errno, PAGE, Run};
+use terrace_policy::regions::KEPT_PRESSURE;
+use terrace_policy::victims::{Choice, Pressure, RegionView, VictimPolicy};
+
+/// How often it is looked at what is hot, ns.
+const LOOK_EVERY_NS: u64 = 1_000_000_000;
+/// Hot and whole in so many looks in a row: stable.
+const STEADY_LOOKS: i16 = 3;
+/// Longest time of a look, ns: 5 % of a CPU.
+const LOOK_NS: u64 = 50_000_000;
+/// A region of which the kernel made none is left alone for so many looks.
+const REFUSED_LOOKS: i16 = 60;
+/// Hot is what has this part of the average's samples or more: what is colder may have to leave.
+/// (Of what no sample met, the model says less than this.)
+const HOT: f32 = 0.8;
+/// And what pays back within this time, s, while this part of the time that a program waits for
+/// memory is for translations (`docs/benchmarks.md`, "Huge pages").
+const HORIZON_S: f64 = 60.0;
+const TRANSLATIONS: f64 = 0.2;
+/// What making a huge page costs before it is known, ns: 0.7 ms where the kernel has one at hand (7
+/// ms where the machine is virtual and its host has not), and 0.2 to split it.
+const COST_NS: f64 = 1e6;
+/// Left alone up to [`KEPT_PRESSURE`], as hot regions are: what has more than this part of the
+/// average.
+const COOLED: f32 = 0.25;
+
+/// Makes regions huge. Owned by the mover.
+pub(crate) struct Huge {
+    /// For each region, in how many looks in a row it was hot and fully resident. A negative count
+    /// says how many looks it is left alone for.
+    steady: Vec<i16>,
+    looked_ns: u64,
+    /// What making one cost of late.
+    cost_ns: f64,
+    /// Scratch: which regions have something resident.
+    seen: Vec<bool>,
+    order: Vec<Choice>,
+}
+
+impl Huge {
+    /// `None` where none are wanted, nobody knows what is hot, or no tier takes single pages (then
+    /// managed memory is not kept from them either).
+    pub fn new(pager: &Pager) -> Option<Huge> {
+        let wanted = pager.settings.huge_pages == HugePages::Hot
+            && pager.settings.evict == Eviction::Move
+            && pager.moves();
+        (wanted && pager.settings.policy.uses_samples() && pager.keeps_from_huge_pages()).then(
+            || Huge {
+                steady: Vec::new(),
+                looked_ns: 0,
+                cost_ns: COST_NS,
+                seen: Vec::new(),
+                order: Vec::new(),
+            },
+        )
+    }
+
+    /// Looks at what is hot, now and then, and makes some of it huge while there is room. `views`
+    /// are of `scanned_ns`.
+    pub fn look(
+        &mut self,
+        pager: &Pager,
+        policy: &mut dyn VictimPolicy,
+        views: &[RegionView],
+        scanned_ns: u64,
+    ) {
+        let now_ns = sys::now_ns();
+        if now_ns - self.looked_ns < LOOK_EVERY_NS || scanned_ns < self.looked_ns {
+            return;
+        }
+        self.looked_ns = now_ns;
+        // So that the policy looks at its samples, also where no victims are needed.
+        policy.rank(now_ns / 1_000_000, 0, views, &mut self.order);
+        self.steady.resize(pager.table.len() as usize, 0);
+        // Of all samples a region must have so much that waiting less for it saves in time what
+        // making it huge costs.
+        let worth = self.cost_ns / 1e9 / (HORIZON_S * TRANSLATIONS);
+        let least_heat = HOT.max((worth * views.len() as f64) as f32);
+        for view in views {
+            let entry = pager.table.by_number(view.region);
+            let steady = &mut self.steady[view.region as usize];
+            let whole = view.resident_pages as usize == REGION_PAGES && !entry.is_huge();
+            *steady = match *steady {
+                looks if looks < 0 => looks + 1,
+                looks
+                    if whole && policy.heat(view.region).is_some_and(|heat| heat >= least_heat) =>
+                {
+                    (looks + 1).min(STEADY_LOOKS)
+                }
+                _ => 0,
+            };
+            let room =
+                pager.physical_bytes() + REGION as u64 <= pager.account.budget_bytes.load(Relaxed);
+            let begun_ns = sys::now_ns();
+            if *steady == STEADY_LOOKS
+                && room
+                && begun_ns - now_ns < LOOK_NS
+                && !pager.pause_asked()
+            {
+                let begun_cpu_ns = sys::thread_cpu_ns();
+                *steady = -REFUSED_LOOKS;
+                if pager.make_huge(&entry) {
+                    *steady = 0;
+                    self.cost_ns +=
+                        ((sys::thread_cpu_ns() - begun_cpu_ns) as f64 - self.cost_ns) / 16.0;
+                }
+            }
+        }
+        self.seen.clear();
+        self.seen.resize(self.steady.len(), false);
+        views.iter().for_each(|view| self.seen[view.region as usize] = true);
+        for number in (0..self.steady.len() as u32).filter(|number| !self.seen[*number as usize]) {
+            pager.forget_empty(&pager.table.by_number(number));
+        }
+    }
+}
+
+/// Whether no victims are to be looked for in a region, because it is a huge page that is still in
+/// use.
+pub(crate) fn is_kept_huge(entry: &Entry, policy: &dyn VictimPolicy, pressure: Pressure) -> bool {
+    entry.is_huge()
+        && pressure < KEPT_PRESSURE
+        && policy.heat(entry.number).is_none_or(|heat| heat >= COOLED)
+}
+
+impl Pager {
+    /// Whether managed memory is advised against huge pages: the kernel's move of a pinned one may
+    /// never end, and moving single pages would split it anyway. (To another node they go
+    /// whole.)
+    pub(crate) fn keeps_from_huge_pages(&self) -> bool {
+        self.moves() && self.tiers[1..].iter().any(|tier| tier.node().is_none())
+    }
+
+    /// Makes one huge page of a region, if all of it is there and the kernel can.
+    pub(crate) fn make_huge(&self, entry: &Entry) -> bool {
+        let base = entry.region.address();
+        let _inside = self.gate.worker();
+        let _region = self.table.lock(entry);
+        if self.is_frozen()
+            || entry.is_huge()
+            || entry.words.iter().any(|word| !word.load().is_present())
+        {
+            return false;
+        }
+        // Who splits one has to know whether that failed. And what the program gave back is not to
+        // come back as zeros.
+        if sys::failed_splits().is_none() || self.present_bytes(base) != Ok(REGION) {
+            return false;
+        }
+        let pieces = self.ranges.lock().overlapping(base, base + REGION);
+        if !has_one_piece(&pieces, base, base + REGION) {
+            return false;
+        }
+        // The kernel makes none of pages that are watched. Unprotected they seem written, and stay.
+        // Pages between watched ones are protected too, and their words do not say so.
+        if pieces[0].attributes.registered && self.watches.load(Relaxed) {
+            let _ = sys::uffd_write_protect(self.uffd_of(base), base, REGION, false);
+        }
+        // One that leaves soon would split all of it.
+        (0..REGION_PAGES).for_each(|page| self.end_probation(entry, base + page * PAGE));
+        entry.region.huge.store(1, Relaxed);
+        let made = self.collapse(base);
+        if made {
+            self.account.huge_made.fetch_add(1, Relaxed);
+        } else if self.is_kept_small(base) {
+            entry.region.huge.store(0, Relaxed);
+        }
+        made
+    }
+
+    /// Whether the region at `base` is one huge page now, that is, was made one.
+    fn collapse(&self, base: usize) -> bool {
+        // SAFETY: neither changes contents. The flag is up, so that nothing is moved out of the
+        // region before it is split.
+        unsafe {
+            let made = sys::advise(base, REGION, libc::MADV_HUGEPAGE)
+                .and_then(|()| sys::advise(base, REGION, sys::MADV_COLLAPSE));
+            // If that fails, splitting tries it again.
+            let _ = sys::advise(base, REGION, libc::MADV_NOHUGEPAGE);
+            made.is_ok()
+        }
+    }
+
+    /// Whether there is no huge page at `base`, and the kernel makes none unasked.
+    fn is_kept_small(&self, base: usize) -> bool {
+        // SAFETY: changes no contents.
+        let kept = unsafe { sys::advise(base, REGION, libc::MADV_NOHUGEPAGE) };
+        kept.is_ok()
+            && sys::huge_bytes(self.descriptors.pagemap.load(Relaxed), base, base + REGION) == Ok(0)
+    }
+
+    fn present_bytes(&self, base: usize) -> Result<usize, Errno> {
+        let mut runs = [Run::default(); 8];
+        let (count, _) = sys::scan_present(
+            self.descriptors.pagemap.load(Relaxed),
+            base,
+            base + REGION,
+            &mut runs,
+        )?;
+        Ok(runs[..count].iter().map(Run::bytes).sum())
+    }
+
+    /// Where nothing is present any more, no huge page is: for what the program gave up in parts,
+    /// or past the C library.
+    fn forget_empty(&self, entry: &Entry) {
+        if entry.is_huge() {
+            let _inside = self.gate.worker();
+            let _region = self.table.lock(entry);
+            if self.present_bytes(entry.region.address()) == Ok(0) {
+                entry.region.huge.store(0, Relaxed);
+            }
+        }
+    }
+
+    /// Whether single pages can be taken out of a region, which is locked: one that was made huge
+    /// is split. Not while it is pinned or shared with a child. In a thread of ours, for the
+    /// page map is among our descriptors; the program's ask for [`Pager::split_range`].
+    pub(crate) fn has_small_pages(&self, entry: &Entry) -> bool {
+        if !entry.is_huge() {
+            return true;
+        }
+        let pagemap = self.descriptors.pagemap.load(Relaxed);
+        let base = entry.region.address();
+        let is_whole = sys::huge_bytes(pagemap, base, base + REGION) == Ok(REGION);
+        let is_ours =
+            || (0..REGION_PAGES).all(|page| sys::mapped_exclusively(pagemap, base + page * PAGE));
+        if !(is_whole || is_ours() && self.collapse(base)) {
+            return false;
+        }
+        // The kernel may find a pin when it has taken the mapping apart already, and the huge page
+        // stays: then it counts a failure.
+        let failed_before = sys::failed_splits();
+        // SAFETY: changes no contents.
+        let advised = unsafe { sys::advise(base, PAGE, libc::MADV_COLD) };
+        let split = advised.is_ok()
+            && self.is_kept_small(base)
+            && failed_before.is_some()
+            && sys::failed_splits() == failed_before;
+        if split {
+            entry.region.huge.store(0, Relaxed);
+            self.account.huge_split.fetch_add(1, Relaxed);
+        }
+        split
+    }
+}

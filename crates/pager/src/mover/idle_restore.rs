@@ -1,0 +1,167 @@
+//! Brings pages back that nobody has touched, while there is room that nobody else wants: what left
+//! while the program grew would otherwise come back by a fault each, for as long as it runs.
+
+use crate::fault::ahead::{Cause, RUN_PAGES};
+use crate::moves::MoveReason;
+use crate::pager::Pager;
+use crate::pages::table::{Entry, REGION};
+use crate::pages::word::State;
+use std::sync::atomic::Ordering::Relaxed;
+use terrace_os::{self as sys, PAGE};
+
+/// Nothing must have left for so long, ns: at first, and at most.
+const CALM_MIN_NS: u64 = 2_000_000_000;
+const CALM_MAX_NS: u64 = 128_000_000_000;
+/// After so many times as long without anything that left, it was too early no more.
+const CALM_AGAIN: u64 = 8;
+/// Pages of one look, half a millisecond, and regions that are looked at in it.
+const PAGES_AT_ONCE: usize = 64;
+const REGIONS_AT_ONCE: u32 = 64;
+/// Pages claimed at a time: somebody may want them meanwhile.
+const RUN: usize = RUN_PAGES / 2;
+/// A look is followed by a pause of so many times its length.
+const PAUSES: u64 = 32;
+/// When nothing was found in all of memory, it is looked again after so long, ns.
+const AGAIN_NS: u64 = 10_000_000_000;
+
+/// The mover's.
+pub(crate) struct IdleRestore {
+    /// The region to go on with, and how many in a row had nothing that can come back.
+    region: u32,
+    fruitless: u32,
+    /// Pages that had left when it was looked last, and since when it is so many.
+    demoted: u64,
+    calm_from_ns: u64,
+    /// How long it must be calm: twice as long each time that pages leave again after some came
+    /// back.
+    calm_ns: u64,
+    brought: bool,
+    not_before_ns: u64,
+}
+
+impl IdleRestore {
+    pub fn new(now_ns: u64) -> IdleRestore {
+        IdleRestore {
+            region: 0,
+            fruitless: 0,
+            demoted: 0,
+            calm_from_ns: now_ns,
+            calm_ns: CALM_MIN_NS,
+            brought: false,
+            not_before_ns: 0,
+        }
+    }
+
+    /// Brings some pages back if all has been calm and memory stays below `until` bytes, of a
+    /// budget of so many. Where not all that is out has room, an eighth of the budget is left:
+    /// a mover that is near it has to look at memory more often.
+    pub fn look(&mut self, pager: &Pager, until: u64, budget: u64, now_ns: u64) {
+        let demoted = pager.account.demoted_pages.load(Relaxed);
+        if demoted != self.demoted {
+            if std::mem::take(&mut self.brought) {
+                self.calm_ns = (self.calm_ns * 2).min(CALM_MAX_NS);
+            }
+            (self.demoted, self.calm_from_ns) = (demoted, now_ns);
+            return;
+        }
+        let calm_ns = now_ns.saturating_sub(self.calm_from_ns);
+        if calm_ns > self.calm_ns * CALM_AGAIN {
+            self.calm_ns = CALM_MIN_NS;
+        }
+        if calm_ns < self.calm_ns || now_ns < self.not_before_ns || pager.all_pages_out() == 0 {
+            return;
+        }
+        let all_has_room =
+            pager.touched_bytes() + pager.account.overhead_bytes.load(Relaxed) < until;
+        let until = if all_has_room { until } else { until.min(budget - budget / 8) };
+        let mut room = || {
+            let goes_on = !pager.pause_asked() && !pager.is_retired();
+            goes_on && pager.physical_bytes() + ((PAGES_AT_ONCE * PAGE) as u64) < until
+        };
+        let mut brought = 0;
+        for _ in 0..pager.table.len().min(REGIONS_AT_ONCE) {
+            if brought >= PAGES_AT_ONCE || !room() {
+                break;
+            }
+            self.region %= pager.table.len();
+            let entry = pager.table.by_number(self.region);
+            let of_region =
+                bring_back(pager, &entry, PAGES_AT_ONCE - brought, Cause::Room, &mut room);
+            pager.list_move(entry.region.address(), of_region as u64, None, 0, MoveReason::Room);
+            brought += of_region;
+            if brought < PAGES_AT_ONCE {
+                self.region += 1;
+                self.fruitless = if of_region > 0 { 0 } else { self.fruitless + 1 };
+            }
+        }
+        self.brought |= brought > 0;
+        let after_ns = sys::now_ns();
+        self.not_before_ns = after_ns + (after_ns - now_ns) * PAUSES;
+        if self.fruitless >= pager.table.len() {
+            self.fruitless = 0;
+            self.not_before_ns = after_ns + AGAIN_NS;
+        }
+    }
+}
+
+/// Brings back up to `most` pages of a region, while there is `room`. Returns how many. Ends at the
+/// first that does not come.
+pub(crate) fn bring_back(
+    pager: &Pager,
+    entry: &Entry,
+    most: usize,
+    cause: Cause,
+    room: &mut impl FnMut() -> bool,
+) -> usize {
+    // What the program has sent out it knows to be cold.
+    let stays_out = cause == Cause::Room && entry.region.asked_out.load(Relaxed) != 0;
+    if entry.region.evicted.load(Relaxed) == 0 || stays_out {
+        return 0;
+    }
+    let (mut brought, mut from) = (0, 0);
+    while brought < most && room() {
+        let Some((page, pages)) = next_run(pager, entry, from, cause) else { break };
+        let address = entry.region.address() + page * PAGE;
+        let pages = pages.min(most - brought);
+        let back = pager.restore_ahead(entry, address, pages, cause, |pager, shard| {
+            Some(pager.uffd_of_shard(shard))
+        });
+        if back == 0 {
+            break;
+        }
+        brought += back;
+        from = page + back;
+        pager.yield_if_due();
+    }
+    brought
+}
+
+/// The next pages from `from` on, one after the other, that are out and may leave again. Where no
+/// plan wants them, those in files and those of which something is expected stay where they are.
+fn next_run(pager: &Pager, entry: &Entry, mut from: usize, cause: Cause) -> Option<(usize, usize)> {
+    let planned = cause == Cause::Planned;
+    let _inside = pager.gate.try_worker()?;
+    loop {
+        let store = entry.region.store.lock();
+        let in_files = |page: usize| {
+            let found = entry.words[page].load();
+            let stored = found.stored().filter(|_| found.is(State::Evicted))?;
+            Some(pager.tiers[usize::from(store.tier_of(stored)?)].files().is_some())
+        };
+        let is_out = |page: usize| in_files(page).is_some_and(|in_files| planned || !in_files);
+        let first = (from..REGION / PAGE).find(|page| is_out(*page))?;
+        // A page that is read stays claimed until the last of its run is: a file's are one by one.
+        let run = if in_files(first) == Some(true) { 1 } else { RUN };
+        let out = (first..REGION / PAGE).take(run).take_while(|page| is_out(*page)).count();
+        drop(store);
+        let ranges = pager.ranges.lock();
+        let may_leave = |page: usize| {
+            let range = ranges.at(entry.region.address() + page * PAGE);
+            range.is_some_and(|range| range.may_leave() && (planned || range.expected.is_none()))
+        };
+        match (first..first + out).take_while(|page| may_leave(*page)).count() {
+            0 => from = first + 1,
+            pages => return Some((first, pages)),
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! The mover: one thread that keeps memory below the budget by its low watermark, and measures.
+//!
+//! It holds a region's lock or none, waits for no thread of the program, and can be paused between
+//! any two batches. How hard it looks for victims is its *pressure*: up a step whenever a look at
+//! all regions was not enough, down again when things are easy.
+//!
+//! Here is its loop. [`state`] is what it keeps, [`walk`] looks for victims, [`tier_choice`] says where
+//! they go, [`watermark`] how much is kept free, [`priority`] its rank among the program's threads,
+//! [`upkeep`] what is due now and then.
+
+mod every;
+mod far;
+pub(crate) mod huge;
+mod idle_restore;
+mod page_out;
+mod placing;
+mod priority;
+mod state;
+mod stress;
+mod tier_choice;
+mod upkeep;
+mod walk;
+mod watermark;
+
+use crate::evict::swapping::own_tier;
+use crate::fault::ahead::RUN_PAGES;
+use crate::mover::priority::{BACKGROUND_AFTER_NS, Priority};
+use crate::mover::state::{IDLE_TICK, Mover, SLICE_NS, list};
+use crate::mover::watermark::{REACTION_S, WATERMARK_MIN};
+use crate::pager::{Mode, Pager};
+use crate::threads::fork_notes::{PAUSE, PAUSED};
+use std::sync::atomic::Ordering::*;
+use std::time::Duration;
+use terrace_os::{self as sys, PAGE};
+use terrace_policy::victims::Reason;
+
+/// Sleep between looks while the budget is near.
+const BUSY_TICK: Duration = Duration::from_millis(5);
+/// Rest between slices of a plan's moves: half of a CPU at most is taken for them.
+const PLACE_TICK: Duration = Duration::from_millis(10);
+/// After so long, and after eight times as long again and again, code that was needed once leaves
+/// the page table, ns.
+const FORGET_AFTER_NS: u64 = 1_000_000_000;
+
+/// The mover thread's life.
+pub(crate) fn run(pager: &'static Pager) {
+    sys::set_thread_background();
+    let now_ns = sys::now_ns();
+    pager.fetch_share();
+    let mut mover = Mover::new(pager, now_ns);
+    pager.prepare_move_ring();
+    pager.mover.own_nice.store(sys::nice_of_thread().min(sys::nice_of_program()), Relaxed);
+    pager.mover.priority.store(Priority::Normal as u32, Relaxed);
+    pager.mover.normal_until_ns.store(now_ns + BACKGROUND_AFTER_NS, Relaxed);
+    pager.confine_thread();
+    pager.mover.running.store(true, Release);
+    let mut forget_after_ns = FORGET_AFTER_NS;
+    loop {
+        let calls = pager.mover.calls.load(Acquire);
+        pager.set_priority_by_room();
+        mover.pause_if_asked();
+        if pager.is_retired() {
+            return;
+        }
+        pager.forget_unmapped();
+        mover.page_out();
+        mover.fetch_ahead();
+        let sleep = mover.tick();
+        if sys::now_ns() - now_ns > forget_after_ns {
+            forget_after_ns = forget_after_ns.saturating_mul(8);
+            sys::forget_own_code(pager.descriptors.pagemap.load(Relaxed));
+        }
+        if !sleep.is_zero() {
+            sys::futex_wait(&pager.mover.calls, calls, Some(sleep));
+        }
+    }
+}
+
+impl Mover {
+    fn pause_if_asked(&mut self) {
+        let pause = &self.pager.mover.pause;
+        if pause.load(SeqCst) != PAUSE {
+            return;
+        }
+        self.evictor.cancel_probes(self.pager);
+        if self.pager.watches.load(Relaxed) {
+            // A forked child registers what is believed to be registered: not what is something
+            // else.
+            self.pager.disown_unregistered(0, usize::MAX / PAGE * PAGE);
+        }
+        if pause.compare_exchange(PAUSE, PAUSED, SeqCst, SeqCst).is_ok() {
+            sys::futex_wake(pause, u32::MAX >> 1);
+        }
+        while pause.load(SeqCst) == PAUSED {
+            sys::futex_wait(pause, PAUSED, None);
+        }
+    }
+
+    /// Serves [`Pager::prefetch`] while no eviction would follow from it.
+    fn fetch_ahead(&mut self) {
+        let pager = self.pager;
+        pager.drain_prefetches(|pager| {
+            let budget = pager.account.budget_bytes.load(Relaxed);
+            let room = budget.saturating_sub(self.low_watermark(budget, sys::now_ns()) / 2);
+            let may = !pager.pause_asked() && !pager.is_retired() && !pager.events.past_us();
+            may && pager.physical_bytes() + ((RUN_PAGES * PAGE) as u64) < room
+        });
+    }
+
+    /// One look; returns how long to sleep after it.
+    fn tick(&mut self) -> Duration {
+        let pager = self.pager;
+        let now_ns = sys::now_ns();
+        let budget = pager.account.budget_bytes.load(Relaxed);
+        let tight = pager.physical_bytes() + budget / 8 > budget;
+        let due = if tight || self.measure.has_shrunk(pager) {
+            self.measure.scan_due(now_ns)
+        } else {
+            self.measure.idle_scan_due(now_ns)
+        };
+        if due {
+            self.scan();
+        }
+        if self.exchange.is_turn(now_ns) {
+            pager.exchange();
+        }
+        self.measure.tick(pager, now_ns);
+        self.pace(now_ns);
+        if self.give_back.is_turn(now_ns) {
+            (pager.host.tidy_soon)();
+        }
+        if pager.table.has_refused() {
+            pager.warn_once(&pager.warned.no_room, "pages stay in DRAM: there is no memory for their table (ulimit -d, vm.max_map_count)");
+        }
+        if pager.settings.sites && self.tell_samples.is_due(now_ns) {
+            self.tell_samples(now_ns);
+            (pager.host.look_at_sites)(now_ns);
+        }
+        if pager.mode() != Mode::Active {
+            return self.idle_tick(u64::MAX);
+        }
+        self.tidy_files(now_ns);
+        self.look_at_swap(now_ns);
+        if pager.is_frozen() {
+            self.evictor.cancel_probes(pager);
+            return IDLE_TICK;
+        }
+        if !pager.pause_asked() {
+            self.evictor.learn(pager);
+        }
+        let before = self.demoted();
+        let (policy, pressure) = (&mut self.policy, self.pressure);
+        self.evictor.end_probes(pager, now_ns, |region, staged, touched, evicted| {
+            list(
+                pager,
+                Reason::Probed,
+                (region, policy.heat(region)),
+                pressure,
+                evicted.into(),
+                own_tier(pager, 1),
+            );
+            policy.probed(region, staged, touched, now_ns / 1_000_000);
+        });
+        self.count(Reason::Probed, before);
+        if tight {
+            self.tidy_pools(now_ns);
+        }
+        let stressed = self.stress(now_ns);
+        let budget = pager.account.budget_bytes.load(Relaxed);
+        if budget == u64::MAX && self.placer.is_none() {
+            return if stressed { Duration::from_millis(1) } else { self.idle_tick(u64::MAX) };
+        }
+        if self.tell_returns.is_due(now_ns) {
+            self.tell_returns(now_ns);
+        }
+        if self.tell_samples.is_due(now_ns) {
+            self.tell_samples(now_ns);
+        }
+        let watermark = self.low_watermark(budget, now_ns);
+        pager.mover.low_watermark.store(watermark, Relaxed);
+        if let Some(far) = &mut self.far {
+            far.look_up(pager, now_ns);
+            let pools_and_overhead =
+                pager.physical_bytes().saturating_sub(pager.account.resident() * PAGE as u64);
+            let room = budget.saturating_sub(watermark + pools_and_overhead);
+            far.decide(pager, room, now_ns);
+        }
+        if let Some(huge) = &mut self.huge {
+            huge.look(pager, &mut *self.policy, &self.measure.views, self.measure.scanned_ns);
+        }
+        let moves_on = self.place(budget, watermark, now_ns);
+        let physical = pager.physical_bytes();
+        if physical <= budget {
+            self.ease(now_ns);
+        }
+        let swaps = pager.swap().is_some_and(|(tier, _)| tier.stats.pages() > 0);
+        self.boost(swaps && physical > budget);
+        // Beyond half of the budget no single demand is worth it.
+        let demand = pager.mover.demand.load(Relaxed).min(budget / 2);
+        if physical + demand > budget - watermark / 2 {
+            if self.make_room(budget - watermark.max(demand), now_ns) {
+                return Duration::ZERO;
+            }
+            return BUSY_TICK;
+        }
+        self.met();
+        // Not while memory grows: what comes back then would leave again at once. Nor in a fork's
+        // child, whose parent has the pages.
+        let grows = self.growth * REACTION_S > WATERMARK_MIN as f64;
+        if self.far.is_none() && self.placer.is_none() && !stressed && !grows && !pager.is_forked()
+        {
+            self.idle_restore.look(pager, budget.saturating_sub(watermark * 3 / 2), budget, now_ns);
+        }
+        if moves_on {
+            PLACE_TICK
+        } else if stressed {
+            Duration::from_millis(1)
+        } else if self.evictor.probing() || physical + budget / 8 > budget {
+            BUSY_TICK
+        } else {
+            self.idle_tick(budget - physical)
+        }
+    }
+
+    /// `--placement`: plans at a window's end, and moves pages for a slice of time where there is
+    /// something to move. True while there is more.
+    fn place(&mut self, budget: u64, watermark: u64, now_ns: u64) -> bool {
+        if self.placer.is_none() {
+            return false;
+        }
+        let pager = self.pager;
+        if self.placer.as_ref().is_some_and(|placer| placer.is_due(pager, now_ns)) {
+            self.scan();
+            self.tell_returns(now_ns);
+            self.tell_samples(now_ns);
+            if let Some(placer) = &mut self.placer {
+                placer.end_window(pager, &mut self.evictor, &self.measure.views, now_ns);
+            }
+        }
+        let before = self.demoted();
+        let until = budget.saturating_sub(watermark * 3 / 2);
+        let mut room = || {
+            let goes_on = !pager.pause_asked() && !pager.is_retired();
+            goes_on && pager.physical_bytes() + ((RUN_PAGES * PAGE) as u64) < until
+        };
+        let policy = &mut self.policy;
+        let evicted = |region, pages| {
+            if pages > 0 {
+                policy.evicted(region, pages, now_ns / 1_000_000);
+            }
+        };
+        let deadline = sys::now_ns() + SLICE_NS;
+        let more = self.placer.as_mut().is_some_and(|placer| {
+            placer.carry_on(pager, &mut self.evictor, deadline, &mut room, evicted)
+        });
+        self.count(Reason::Planned, before);
+        more
+    }
+
+    /// How long to sleep with so much room: longer each time while nothing changes.
+    fn idle_tick(&mut self, room: u64) -> Duration {
+        self.backoff.sleep(self.pager.physical_bytes(), room, false)
+    }
+}

@@ -1,0 +1,82 @@
+//! Eviction that the program asks for, by MADV_PAGEOUT.
+
+use super::state::Mover;
+use crate::evict::EvictRequest;
+use crate::pager::{DO, Mode, Pager};
+use crate::pages::table::REGION;
+use std::sync::atomic::Ordering::*;
+use terrace_os::{self as sys, PAGE, Run};
+use terrace_policy::victims::{PRESSURE_MAX, Reason};
+
+impl Mover {
+    /// Serves [`Pager::page_out`].
+    pub(super) fn page_out(&mut self) {
+        let pager = self.pager;
+        let line = &pager.mover.page_out;
+        let Some((_, start, end)) = line.asked() else { return };
+        let before = self.demoted();
+        let mut address = start;
+        if let Some(far) = self.far.as_mut().filter(|_| pager.densest_own().is_none()) {
+            far.page_out(pager, start, end);
+            address = end;
+        }
+        while address < end && !pager.is_frozen() && !pager.pause_asked() {
+            if pager.table.get(address).is_none() {
+                // Never looked at: if nothing is there, it needs no record.
+                let mut first = [Run::default()];
+                let found = sys::scan_present(
+                    pager.descriptors.pagemap.load(Relaxed),
+                    address,
+                    end,
+                    &mut first,
+                );
+                address = match found {
+                    Ok((0, _)) => end,
+                    Ok(_) => address.max(first[0].start as usize),
+                    Err(_) => (address / REGION + 1) * REGION,
+                };
+                if address >= end || found.is_err() {
+                    continue;
+                }
+            }
+            let region_end = (address / REGION + 1) * REGION;
+            if let Some(entry) = pager.table.get_or_create(address) {
+                let pages = (end.min(region_end) - address) / PAGE;
+                let wish = EvictRequest {
+                    pages,
+                    pressure: PRESSURE_MAX,
+                    anything: false,
+                    tier: self.ends().0,
+                    from: address % REGION / PAGE,
+                };
+                let taken = self.evictor.evict(pager, entry, wish);
+                self.list(Reason::Asked, entry.number, taken.evicted.into(), wish.tier);
+                if entry.region.evicted.load(Relaxed) > 0 {
+                    entry.region.asked_out.store(1, Relaxed);
+                }
+            }
+            address = region_end;
+        }
+        self.count(Reason::Asked, before);
+        line.done();
+    }
+}
+
+impl Pager {
+    /// Evicts what is resident in `start..start + len`, as MADV_PAGEOUT asks: the program knows
+    /// that it will not need it soon. False if nothing is evicted at present; then the kernel
+    /// may try.
+    pub fn page_out(&self, start: usize, len: usize) -> bool {
+        if self.mode() != Mode::Active || self.is_frozen() || !self.mover.running.load(Acquire) {
+            return false;
+        }
+        self.mover.page_out.ask(
+            DO,
+            start,
+            start + len,
+            || self.call_mover(),
+            || !self.is_retired(),
+        );
+        true
+    }
+}

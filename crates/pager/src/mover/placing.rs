@@ -1,0 +1,461 @@
+//! `--placement`: at the end of each window a model says in which tier every region is to be, and
+//! the mover brings pages there, a slice at a time.
+//!
+//! The models are those of the simulator ([`terrace_policy::tiering`]). What they are told of a
+//! region comes from samples and faults ([`Heat`]), from the page words (where its pages are, and
+//! how many bytes they take there), and from a sample of pages that all tiers compress
+//! ([`Gauge`]). Pages move by the ways that there are: eviction,
+//! recompression, and restoring ahead of a fault. What a window has no time for is listed anew by
+//! the next plan, from where pages are then.
+
+use crate::evict::gauge::Gauge;
+use crate::evict::{EvictRequest, Evictor, accepts, is_refused, note_refusals};
+use crate::fault::ahead::Cause;
+use crate::mover::idle_restore::bring_back;
+use crate::moves::MoveReason;
+use crate::pager::Pager;
+use crate::pages::table::{Entry, REGION_PAGES};
+use crate::pages::word::State;
+use crate::settings::{MAX_TIERS, Window};
+use crate::windows::{Row, main_tier};
+use std::sync::atomic::Ordering::Relaxed;
+use terrace_os as sys;
+use terrace_policy::placement;
+use terrace_policy::tiering::heat::{Counted, Expected, Heat};
+use terrace_policy::tiering::{self, Codec, Kind, Model, Region, Resend, Setting, moves};
+use terrace_policy::victims::{Expectation, PRESSURE_MAX, RegionView};
+use terrace_tiers::CodecKind;
+
+/// Pages taken or brought back at a time.
+const AT_ONCE: usize = 64;
+/// Pages that came back soon stay for a round more where a model sends out idle ones only.
+const IDLE_PRESSURE: u32 = 1;
+/// The heat of regions that the program calls hot, and cold, as a multiple of the mean, until
+/// samples say more.
+const HOT: Expected = Expected(4.0);
+const COLD: Expected = Expected(0.25);
+
+/// Where the pages of one region are.
+#[derive(Clone, Copy, Default)]
+struct Places {
+    pages: [u16; MAX_TIERS],
+    /// Encoded bytes in the tier that most of those that are out are in.
+    most: Option<(usize, u64, u32)>,
+    expected: Option<Expectation>,
+}
+
+impl Places {
+    fn all(&self) -> u32 {
+        self.pages.iter().map(|pages| u32::from(*pages)).sum()
+    }
+}
+
+/// The mover's.
+pub(crate) struct Placer {
+    model: Box<dyn Model>,
+    knob: f64,
+    heat: Heat,
+    /// Faults of this window, by region.
+    faults: Vec<u32>,
+    /// The tier that each region was given last; `None` before its first plan.
+    given: Vec<Option<u8>>,
+    places: Vec<Places>,
+    regions: Vec<Region>,
+    stored: Vec<f32>,
+    plan: Vec<u8>,
+    queue: moves::Queue,
+    /// The page of the next move's region to go on with.
+    from: usize,
+    /// Faults of each tier when the last window ended.
+    faults_then: Vec<u64>,
+    window: u32,
+    ended_ns: u64,
+}
+
+impl Placer {
+    /// Where a model is asked for that these tiers have a use for.
+    pub fn new(pager: &Pager, now_ns: u64) -> Option<Placer> {
+        let name = pager.settings.placement.model()?;
+        let knob = pager.settings.knob.0;
+        let tiers = tiers(pager, &Gauge::new(&pager.tiers));
+        Some(Placer {
+            model: tiering::model(name, Setting::of_knob(knob), &tiers)?,
+            knob,
+            heat: Heat::default(),
+            faults: Vec::new(),
+            given: Vec::new(),
+            places: Vec::new(),
+            regions: Vec::new(),
+            stored: Vec::new(),
+            plan: Vec::new(),
+            queue: moves::Queue::default(),
+            from: 0,
+            faults_then: vec![0; pager.tiers.len()],
+            window: 0,
+            ended_ns: now_ns,
+        })
+    }
+
+    /// A sample of this weight met page `page` of a region.
+    pub fn sampled(&mut self, region: u32, page: usize, weight: f32) {
+        self.heat.sampled(region, page, weight);
+    }
+
+    /// So many pages of a region came back because they were touched.
+    pub fn returned(&mut self, region: u32, pages: u32) {
+        let index = region as usize;
+        if index >= self.faults.len() {
+            self.faults.resize(index + 1, 0);
+        }
+        self.faults[index] += pages;
+    }
+
+    /// Whether the window is over.
+    pub fn is_due(&self, pager: &Pager, now_ns: u64) -> bool {
+        let told = pager.stats().map_or(0, |page| page.window_told_ms.load(Relaxed));
+        let window = Window::of_ms(told).unwrap_or(pager.settings.window);
+        now_ns.saturating_sub(self.ended_ns) >= window.0 * 1_000_000
+    }
+
+    /// The tier that a region was given, if that is one of those below DRAM.
+    pub fn tier_of(&self, region: u32) -> Option<usize> {
+        let given = self.given.get(region as usize).copied().flatten()?;
+        (given > 0).then_some(usize::from(given))
+    }
+
+    /// Ends the window: looks where pages are, tells of it, asks the model, and lists what has to
+    /// move. `views` are of a scan just now, whose faults have been told.
+    pub fn end_window(
+        &mut self,
+        pager: &Pager,
+        evictor: &mut Evictor,
+        views: &[RegionView],
+        now_ns: u64,
+    ) {
+        let begun_ns = sys::thread_cpu_ns();
+        self.window += 1;
+        self.ended_ns = now_ns;
+        self.take_knob(pager);
+        let Evictor { gauge, tools, .. } = evictor;
+        let Some(gauge) = gauge else { return };
+        gauge.measure(&pager.tiers, &mut tools.scratch);
+        self.look(pager, views);
+        self.tell_model(gauge, pager.tiers.len());
+        let tiers = tiers(pager, gauge);
+        let left = self.queue.pages();
+        let window = tiering::Window {
+            tiers: &tiers,
+            regions: &self.regions,
+            stored: &self.stored,
+            limits: &[],
+        };
+        let recommended: Vec<u8> = self.regions.iter().map(|region| region.tier).collect();
+        self.model.place(&window, &mut self.plan);
+        let model = &self.model;
+        let mut list = moves::list(
+            &window,
+            &self.plan,
+            |region| model.resend(region),
+            |region, to| gain(&window, region, to),
+        );
+        let room = pager.account.budget_bytes.load(Relaxed).saturating_sub(pager.physical_bytes());
+        let mut room = vec![(room / sys::PAGE as u64) as f64, f64::INFINITY];
+        let pressed: Vec<bool> =
+            (0..tiers.len()).map(|tier| tier > 0 && !accepts(&pager.tiers[tier])).collect();
+        let wanted = list.clone();
+        moves::filter(&mut list, &window, &mut room, &pressed, f32::NEG_INFINITY);
+        self.given.clear();
+        self.given.extend(self.plan.iter().map(|tier| Some(*tier)));
+        // What is not moved stays where it was given.
+        let mut kept = list.iter().peekable();
+        for step in &wanted {
+            if kept.peek().is_some_and(|next| next.region == step.region) {
+                kept.next();
+            } else {
+                self.given[step.region as usize] = Some(step.from);
+            }
+        }
+        self.queue.replace(list);
+        self.from = 0;
+        let spent_ns = sys::thread_cpu_ns() - begun_ns;
+        self.tell(pager, &tiers, &recommended, left, spent_ns);
+    }
+
+    fn take_knob(&mut self, pager: &Pager) {
+        let told = pager.stats().map_or(0, |page| page.knob_told.load(Relaxed));
+        let knob = match told {
+            1..=1_000_001 => (told - 1) as f64 / 1e6,
+            _ => pager.settings.knob.0,
+        };
+        if knob != self.knob {
+            self.knob = knob;
+            self.model.set(Setting::of_knob(knob));
+        }
+    }
+
+    /// Where all pages are.
+    fn look(&mut self, pager: &Pager, views: &[RegionView]) {
+        let regions = pager.table.len() as usize;
+        self.places.clear();
+        self.places.resize(regions, Places::default());
+        for view in views {
+            let place = &mut self.places[view.region as usize];
+            // Two mappings may share a region.
+            place.pages[0] = (place.pages[0] + view.resident_pages as u16).min(512);
+            place.expected = view.expected.or(place.expected);
+        }
+        for number in 0..pager.table.len() {
+            let entry = pager.table.by_number(number);
+            if entry.region.evicted.load(Relaxed) > 0 {
+                count_stored(pager, &entry, &mut self.places[number as usize]);
+            }
+        }
+        self.given.resize(regions, None);
+        self.faults.resize(regions, 0);
+    }
+
+    /// Makes what the model is told.
+    fn tell_model(&mut self, gauge: &Gauge, tiers: usize) {
+        self.regions.clear();
+        self.stored.clear();
+        let mean = self.heat.mean(self.places.iter().filter(|place| place.all() > 0).count());
+        for (number, place) in self.places.iter().enumerate() {
+            let expected = place.expected.map(|expected| match expected {
+                Expectation::Hot => HOT,
+                Expectation::Cold => COLD,
+            });
+            let counted = Counted {
+                pages: place.all().min(REGION_PAGES as u32),
+                tier: self.given[number].unwrap_or_else(|| main_tier(&place.pages)),
+                resident: u32::from(place.pages[0]),
+                faults: std::mem::take(&mut self.faults[number]),
+                expected,
+            };
+            self.regions.push(self.heat.end_window(number as u32, counted, mean));
+            self.stored.push(1.0);
+            self.stored.extend((1..tiers).map(|tier| gauge.stored(tier, place.most) as f32));
+        }
+    }
+
+    /// Moves pages until `deadline`. `room` says whether more may come back to DRAM. Returns
+    /// whether there is more to move.
+    pub fn carry_on(
+        &mut self,
+        pager: &Pager,
+        evictor: &mut Evictor,
+        deadline: u64,
+        room: &mut impl FnMut() -> bool,
+        mut evicted: impl FnMut(u32, u32),
+    ) -> bool {
+        while let Some(step) = self.queue.pop() {
+            if pager.pause_asked() || pager.is_frozen() || sys::now_ns() > deadline {
+                self.queue.put_back(step);
+                return true;
+            }
+            pager.yield_if_due();
+            let entry = pager.table.by_number(step.region);
+            let moved = if step.to == 0 {
+                let back = bring_back(pager, &entry, AT_ONCE, Cause::Planned, room);
+                (back, back < AT_ONCE)
+            } else {
+                let out = self.send_out(pager, evictor, entry, step);
+                evicted(step.region, out.0 as u32);
+                out
+            };
+            let (pages, done) = moved;
+            let from = (step.from != step.to).then_some(usize::from(step.from));
+            let hundredths = (step.gain * 100.0).clamp(0.0, 1e9) as u32;
+            let why = MoveReason::Placed(placement::Reason::Pays { hundredths });
+            pager.list_move(entry.region.address(), pages as u64, from, step.to.into(), why);
+            if done {
+                self.from = 0;
+            } else {
+                let pages = step.pages.saturating_sub(pages as u32).max(1);
+                self.queue.put_back(moves::Move { pages, ..step });
+            }
+        }
+        false
+    }
+
+    /// Moves some pages of a region into a compressed tier: what is stored elsewhere first, then
+    /// what is in DRAM. Returns how many went, and whether the region is done.
+    fn send_out(
+        &mut self,
+        pager: &Pager,
+        evictor: &mut Evictor,
+        entry: Entry,
+        step: moves::Move,
+    ) -> (usize, bool) {
+        let to = usize::from(step.to);
+        let mut went = 0;
+        if self.from == 0 && entry.region.evicted.load(Relaxed) > 0 {
+            went += evictor.recompress(pager, entry, to, false).pages as usize;
+        }
+        if is_refused(&entry, sys::now_ns() / 1_000_000) {
+            return (went, true);
+        }
+        let pressure = match self.model.resend(step.region as usize) {
+            Resend::Idle => IDLE_PRESSURE,
+            Resend::All | Resend::Never => PRESSURE_MAX,
+        };
+        let wish =
+            EvictRequest { pages: AT_ONCE, pressure, anything: false, tier: to, from: self.from };
+        let taken = evictor.evict(pager, entry, wish);
+        note_refusals(&entry, &taken);
+        self.from = taken.next;
+        (went + taken.evicted as usize, taken.next >= REGION_PAGES)
+    }
+
+    /// Tells `terrace run` of the window that has ended: `recommended` is the plan that it began
+    /// with.
+    fn tell(
+        &mut self,
+        pager: &Pager,
+        tiers: &[tiering::Tier],
+        recommended: &[u8],
+        left: u64,
+        spent_ns: u64,
+    ) {
+        let Some(ring) = pager.window_ring() else { return };
+        let number = self.window;
+        let there = |place: &Places| place.all() > 0;
+        ring.write(
+            &Row::Window {
+                number,
+                at_ns: self.ended_ns,
+                knob: self.knob as f32,
+                regions: self.places.iter().filter(|place| there(place)).count() as u32,
+                left: left.min(u32::MAX.into()) as u32,
+                bound: self.model.bound().unwrap_or(0.0) as f32,
+                spent_us: (spent_ns / 1000) as u32,
+            }
+            .to_words(),
+        );
+        for (tier, of) in tiers.iter().enumerate() {
+            ring.write(&self.tier_row(pager, tier, of, recommended).to_words());
+        }
+        for (index, place) in self.places.iter().enumerate().filter(|(_, place)| there(place)) {
+            let region = &self.regions[index];
+            ring.write(
+                &Row::Region {
+                    number,
+                    address: pager.table.by_number(index as u32).region.address(),
+                    recommended: recommended[index],
+                    pages: place.pages,
+                    touched: region.touched as u16,
+                    accesses: region.accesses,
+                }
+                .to_words(),
+            );
+        }
+    }
+
+    fn tier_row(
+        &mut self,
+        pager: &Pager,
+        tier: usize,
+        of: &tiering::Tier,
+        recommended: &[u8],
+    ) -> Row {
+        let (mut wanted, mut actual, mut leaked) = (0u64, 0u64, 0u64);
+        for (place, recommended) in self.places.iter().zip(recommended) {
+            actual += u64::from(place.pages[tier]);
+            if usize::from(*recommended) == tier {
+                wanted += u64::from(place.all());
+                leaked += if tier == 0 { 0 } else { u64::from(place.pages[0]) };
+            }
+        }
+        let faults = pager.tiers[tier].stats.faults();
+        let since = faults.saturating_sub(std::mem::replace(&mut self.faults_then[tier], faults));
+        let physical = pager.tiers[tier].stats.physical_bytes() as f64 / sys::PAGE as f64;
+        let (cost, stored) = match tier {
+            0 => (actual as f64, 1.0),
+            _ => (physical * of.price, physical / (actual.max(1) as f64)),
+        };
+        let most = |pages: u64| pages.min(u32::MAX.into()) as u32;
+        Row::Tier {
+            number: self.window,
+            tier: tier as u8,
+            recommended: most(wanted),
+            actual: most(actual),
+            leaked: most(leaked),
+            faults: most(since),
+            cost: cost as f32,
+            stored: stored as f32,
+        }
+    }
+}
+
+/// Counts the pages of a region that are out.
+fn count_stored(pager: &Pager, entry: &Entry, place: &mut Places) {
+    // No fork meanwhile.
+    let _inside = pager.gate.worker();
+    let store = entry.region.store.lock();
+    let mut bytes = [0u64; MAX_TIERS];
+    for word in entry.words {
+        let found = word.load();
+        if let Some(at) = found.stored().filter(|_| found.is(State::Evicted))
+            && let Some(tier) = store.tier_of(at).map(usize::from).filter(|tier| *tier < MAX_TIERS)
+        {
+            place.pages[tier] += 1;
+            bytes[tier] += u64::from(at.len);
+        }
+    }
+    drop(store);
+    let most = (1..MAX_TIERS).max_by_key(|tier| place.pages[*tier]);
+    place.most = most
+        .filter(|tier| place.pages[*tier] > 0)
+        .map(|tier| (tier, bytes[tier], u32::from(place.pages[tier])));
+}
+
+/// What a region's move to a tier brings: going up the faults that are avoided, ns; going down the
+/// pages of DRAM that are saved for each fault that is to be expected.
+fn gain(window: &tiering::Window<'_>, region: usize, to: usize) -> f64 {
+    let of = &window.regions[region];
+    let from = usize::from(of.tier);
+    if to < from {
+        return f64::from(of.touched) * window.tiers[from].access_ns();
+    }
+    let leaked = f64::from(of.leaked) / f64::from(of.pages.max(1));
+    let now = match from == to {
+        true => leaked * window.cost(region, 0),
+        false => window.cost(region, from),
+    };
+    (now - window.cost(region, to)).max(0.0) / (1.0 + f64::from(of.fresh))
+}
+
+/// The tiers as a model sees them, with what they were measured to take.
+fn tiers(pager: &Pager, gauge: &Gauge) -> Vec<tiering::Tier> {
+    let described = |(index, tier): (usize, &terrace_tiers::Tier)| {
+        let known = &gauge.known[index];
+        // A directory in memory (tmpfs) is DRAM, and so, to the model, is another node.
+        let in_files = tier.leaves_dram() && tier.files().is_some();
+        let restore_ns = (tier.stats.restore_quantile_ns(0.5) as f64).max(known.decode_ns);
+        let kind = match index {
+            0 => Kind::Bytes { extra_ns: 0.0 },
+            _ => Kind::Compressed {
+                codec: codec(tier.spec.codec()),
+                store_ns: known.encode_ns,
+                fault_ns: pager.fault_cost.waiting_ns(restore_ns as u64) as f64
+                    + pager.fault_cost.overhead_ns() as f64,
+            },
+        };
+        tiering::Tier {
+            name: tier.spec.name.clone(),
+            kind,
+            medium: usize::from(in_files),
+            price: if in_files { pager.settings.file_price.0 } else { 1.0 },
+        }
+    };
+    pager.tiers.iter().enumerate().map(described).collect()
+}
+
+/// What the models know a codec as: the most alike that the published ones have.
+fn codec(kind: Option<CodecKind>) -> Codec {
+    match kind {
+        Some(CodecKind::Lzo) => Codec::Lzo,
+        Some(CodecKind::Zstd { .. }) => Codec::Zstd,
+        Some(CodecKind::Deflate { .. }) => Codec::Deflate,
+        _ => Codec::Lz4,
+    }
+}

@@ -1,0 +1,119 @@
+//! The priority of the mover's thread among the program's threads that share a processor with it: in
+//! the background while there is room, boosted where a program that swaps would outrun it.
+
+use super::state::Mover;
+use crate::pager::{IDLE, Pager};
+use std::sync::atomic::Ordering::*;
+use terrace_os as sys;
+
+/// The priority of the mover's thread.
+#[derive(Clone, Copy)]
+pub(super) enum Priority {
+    /// The program's own.
+    Normal,
+    /// Lower than the program's threads, which then wait less often for the mover.
+    Background,
+    /// Higher than all of them, where they take memory faster than the mover makes room.
+    Boosted,
+}
+
+/// What [`Priority::Background`] adds to the program's nice value.
+const BACKGROUND_NICE: i32 = 10;
+/// The nice value of [`Priority::Boosted`].
+const BOOSTED_NICE: i32 = -20;
+/// In the background the mover gets a tenth of what another thread gets, and falls behind where that
+/// goes on. So its priority goes down while more than half of the low watermark is free and nobody
+/// waits for the mover, and up again where less than a quarter is.
+///
+/// Two servers in turn, against a mover that always has normal priority: redis at 30 % of its memory
+/// has 0.84 to 0.86 times the p99, memcached at 50 % has 0.95. Always in the background, memcached's
+/// p99.9 is 1.28 times as long (docs/benchmarks.md, *The tail*).
+const BACKGROUND_ABOVE: u64 = 2;
+/// See [`BACKGROUND_ABOVE`].
+const NORMAL_BELOW: u64 = 4;
+/// No lower priority in the first two seconds, ns. A program that gives up its privileges mostly
+/// does so when it has just started or forked, and could not raise its mover's priority again. (One
+/// that gives them up later keeps the priority that the mover has then.)
+pub(super) const BACKGROUND_AFTER_NS: u64 = 2_000_000_000;
+
+impl Pager {
+    /// Whether somebody waits for the mover to pause.
+    pub(crate) fn pause_asked(&self) -> bool {
+        self.mover.pause.load(Relaxed) != 0
+    }
+
+    /// In the mover: gives up the processor while memory is within the budget, unless a thread waits
+    /// for the mover.
+    pub(crate) fn yield_if_due(&self) {
+        let waited_for = self.mover.waiting.load(Relaxed) > 0 || self.pause_asked();
+        let room = self.set_priority_by_room();
+        if !waited_for && room > 0 {
+            sys::yield_now();
+        }
+    }
+
+    /// In the mover: background priority while there is room and no thread waits for it, else normal
+    /// priority. Returns the room, in bytes.
+    pub(super) fn set_priority_by_room(&self) -> u64 {
+        let room = self.account.budget_bytes.load(Relaxed).saturating_sub(self.physical_bytes());
+        let watermark = self.mover.low_watermark.load(Relaxed);
+        let waited_for = self.mover.waiting.load(Relaxed) > 0
+            || self.pause_asked()
+            || self.mover.page_out.asked.load(Relaxed) != IDLE;
+        if room > watermark / BACKGROUND_ABOVE && !waited_for {
+            self.set_priority(Priority::Background);
+        } else if room < watermark / NORMAL_BELOW || waited_for {
+            self.leave_background();
+        }
+        room
+    }
+
+    /// In the mover: ends background priority, because a thread waits for the mover.
+    pub(crate) fn leave_background(&self) {
+        if self.has_priority(Priority::Background) {
+            self.set_priority(Priority::Normal);
+        }
+    }
+
+    /// Whether the mover has this priority.
+    pub(super) fn has_priority(&self, priority: Priority) -> bool {
+        self.mover.priority.load(Relaxed) == priority as u32
+    }
+
+    /// Gives the mover another priority, where it may have it and come back from it.
+    pub(super) fn set_priority(&self, to: Priority) {
+        let normal_until_ns = self.mover.normal_until_ns.load(Relaxed);
+        let too_soon = matches!(to, Priority::Background) && sys::now_ns() <= normal_until_ns;
+        if normal_until_ns == 0 || too_soon || self.has_priority(to) {
+            return;
+        }
+        self.mover.priority.store(to as u32, Relaxed);
+        let own_nice = self.mover.own_nice.load(Relaxed);
+        match to {
+            // Only raising it tells whether it may be raised again later; else it stays.
+            Priority::Background => {
+                if ![own_nice - 1, own_nice, own_nice + BACKGROUND_NICE]
+                    .into_iter()
+                    .all(sys::set_thread_nice)
+                {
+                    self.mover.normal_until_ns.store(u64::MAX, Relaxed);
+                }
+            }
+            Priority::Normal => _ = sys::set_thread_nice(own_nice),
+            Priority::Boosted => _ = sys::set_thread_nice(BOOSTED_NICE),
+        }
+    }
+}
+
+impl Mover {
+    /// Gives the mover precedence over the program's threads, where it may, while memory is over
+    /// the budget. A thread that swaps a page in waits for no room, so the mover would otherwise
+    /// fall behind where processors are scarce.
+    pub(super) fn boost(&self, boosts: bool) {
+        if boosts {
+            self.pager.set_priority(Priority::Boosted);
+        } else if self.pager.has_priority(Priority::Boosted) {
+            self.pager.set_priority(Priority::Normal);
+        }
+    }
+}

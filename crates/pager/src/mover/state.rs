@@ -1,0 +1,261 @@
+//! What the mover keeps between its looks, and what all of its parts use.
+
+use crate::account::Measure;
+use crate::backoff::Backoff;
+use crate::evict::Evictor;
+use crate::mover::every::Every;
+use crate::mover::far::Far;
+use crate::mover::huge::Huge;
+use crate::mover::idle_restore::IdleRestore;
+use crate::mover::placing::Placer;
+use crate::moves::MoveReason;
+use crate::pager::Pager;
+use crate::pages::table::REGION;
+use std::sync::atomic::Ordering::*;
+use std::time::Duration;
+use terrace_os::PAGE;
+use terrace_policy::faults::Faults;
+use terrace_policy::live;
+use terrace_policy::victims::{Choice, Reason, RegionId, VictimPolicy};
+
+/// Longest stretch of evicting before measuring again.
+pub(super) const SLICE_NS: u64 = 10_000_000;
+/// Sleep between looks while there is plenty of room.
+pub(super) const IDLE_TICK: Duration = Duration::from_millis(50);
+/// Longest sleep while nothing new is found.
+const QUIET_TICK: Duration = Duration::from_millis(250);
+/// The policy is told so often what came back, ns.
+const TELL_EVERY_NS: u64 = 200_000_000;
+/// How often the policy is told of samples, ns.
+const SAMPLES_EVERY_NS: u64 = 100_000_000;
+const SAMPLES_WITH_ROOM: f32 = 0.1;
+/// How often what `terrace run` reads and writes behind the statistics page is copied.
+const EXCHANGE_EVERY_NS: u64 = 20_000_000;
+/// How often the program is asked to give back what it freed, ns.
+const GIVE_BACK_EVERY_NS: u64 = 1_000_000_000;
+/// How often it is looked at what is under the kernel's swap, ns.
+const LOOK_AT_SWAP_EVERY_NS: u64 = 200_000_000;
+/// How often files give back what was freed in them, ns, and a refusing one is tried again.
+const TIDY_EVERY_NS: u64 = 50_000_000;
+const TRY_AGAIN_EVERY_NS: u64 = 1_000_000_000;
+/// So many pools are looked at at once, and so often, ns: 0.2 % of a CPU, and a second for 12 GiB.
+/// One is packed at a time.
+pub(super) const POOLS_AT_ONCE: u32 = 32;
+const POOLS_EVERY_NS: u64 = 5_000_000;
+/// Pages taken at a time (twice as many of a region, if that much room is needed), and while a
+/// thread waits for room: 0.2 ms with lz4.
+pub(super) const AT_ONCE: usize = 32;
+pub(super) const AT_ONCE_WAITED_FOR: usize = 24;
+/// Rest after walks that found next to nothing, ns; doubles each time.
+pub(super) const REST_MIN_NS: u64 = 20_000_000;
+pub(super) const REST_MAX_NS: u64 = 1_000_000_000;
+
+/// What the mover's thread keeps from one look to the next.
+pub(super) struct Mover {
+    pub pager: &'static Pager,
+    pub evictor: Evictor,
+    pub measure: Measure,
+    pub policy: Box<dyn VictimPolicy>,
+    /// Where there is a tier `node:N`.
+    pub far: Option<Far>,
+    /// Where hot regions get huge pages.
+    pub huge: Option<Huge>,
+    /// Samples that the policy has been told of.
+    pub samples_taken: u64,
+    pub tell_samples: Every,
+    pub exchange: Every,
+    pub pressure: u32,
+    pub eased_ns: u64,
+    pub order: Vec<Choice>,
+    pub cursor: usize,
+    /// The page of the region at the cursor to go on with.
+    pub from: usize,
+    pub ranked_ns: u64,
+    /// First touches at their fastest of late, bytes per second: see `low_watermark`.
+    pub growth: f64,
+    pub grew_ns: u64,
+    pub looked_ns: u64,
+    pub backoff: Backoff,
+    /// How often a tier has been chosen, wrapping around.
+    pub choices: u32,
+    /// Pages whose probation is over.
+    pub leaving: Vec<u32>,
+    /// When so many pages had been evicted.
+    pub paced_ns: u64,
+    pub paced_pages: u64,
+    /// Bytes of pages that the present walk through the order moved out.
+    pub walk_moved_bytes: u64,
+    /// The hand took returns off: the next walk may find more.
+    pub walk_changed: bool,
+    pub tell_returns: Every,
+    /// No walk before this time: the last one found next to nothing.
+    pub rest_until_ns: u64,
+    pub rest_ns: u64,
+    pub random: u64,
+    pub stress_due: f64,
+    pub stress_ns: u64,
+    pub tidy_files: Every,
+    pub try_files_again: Every,
+    pub give_back: Every,
+    pub look_at_swap: Every,
+    pub try_swap_again: Every,
+    pub idle_restore: IdleRestore,
+    /// Where `--placement` says so.
+    pub placer: Option<Placer>,
+    /// The region whose pool was looked at last.
+    pub tidied_region: RegionId,
+    pub tidy_pools: Every,
+}
+
+impl Mover {
+    /// For a mover that begins at `now_ns`.
+    pub fn new(pager: &'static Pager, now_ns: u64) -> Mover {
+        Mover {
+            pager,
+            evictor: Evictor::new(pager),
+            measure: Measure::new(pager),
+            policy: live::victims(pager.settings.policy.name())
+                .unwrap_or_else(|| Box::new(Faults::default())),
+            far: Far::new(pager),
+            huge: Huge::new(pager),
+            samples_taken: 0,
+            tell_samples: Every::new(SAMPLES_EVERY_NS, now_ns),
+            exchange: Every::new(EXCHANGE_EVERY_NS, 0),
+            pressure: 0,
+            eased_ns: now_ns,
+            order: Vec::new(),
+            cursor: 0,
+            from: 0,
+            ranked_ns: 0,
+            growth: 0.0,
+            grew_ns: now_ns,
+            looked_ns: now_ns,
+            backoff: Backoff::new(IDLE_TICK, QUIET_TICK),
+            choices: 0,
+            leaving: Vec::with_capacity(AT_ONCE),
+            paced_ns: now_ns,
+            paced_pages: 0,
+            walk_moved_bytes: 0,
+            walk_changed: false,
+            tell_returns: Every::new(TELL_EVERY_NS, now_ns),
+            rest_until_ns: 0,
+            rest_ns: REST_MIN_NS,
+            random: now_ns | 1,
+            stress_due: 0.0,
+            stress_ns: now_ns,
+            tidy_files: Every::new(TIDY_EVERY_NS, now_ns),
+            try_files_again: Every::new(TRY_AGAIN_EVERY_NS, now_ns),
+            give_back: Every::new(GIVE_BACK_EVERY_NS, now_ns),
+            look_at_swap: Every::new(LOOK_AT_SWAP_EVERY_NS, 0),
+            try_swap_again: Every::new(TRY_AGAIN_EVERY_NS, 0),
+            idle_restore: IdleRestore::new(now_ns),
+            placer: Placer::new(pager, now_ns),
+            tidied_region: 0,
+            tidy_pools: Every::new(POOLS_EVERY_NS, 0),
+        }
+    }
+
+    /// Pages that left so far. Nobody but this thread moves any out.
+    pub fn demoted(&self) -> u64 {
+        self.pager.account.demoted_pages.load(Relaxed)
+    }
+
+    /// What left since there were `before` did so for this reason.
+    pub fn count(&self, reason: Reason, before: u64) {
+        self.pager.account.demoted_for[reason as usize].fetch_add(self.demoted() - before, Relaxed);
+    }
+
+    /// Lists what left a region, of whatever tier it was in where the reason is that it takes less
+    /// room in a denser one.
+    pub fn list(&self, reason: Reason, region: RegionId, pages: u64, to: usize) {
+        list(self.pager, reason, (region, self.policy.heat(region)), self.pressure, pages, to);
+    }
+
+    /// Looks at all memory.
+    pub fn scan(&mut self) {
+        self.measure.scan(self.pager);
+        if let Some(far) = &mut self.far {
+            far.look(self.pager, &mut self.measure.views);
+        }
+    }
+
+    /// Tells the policy what came back.
+    pub fn tell_returns(&mut self, now_ns: u64) {
+        self.tell_returns.done(now_ns);
+        let table = &self.pager.table;
+        for number in 0..table.len() {
+            let region = table.by_number(number).region;
+            let returned = region.returned.swap(0, Relaxed);
+            if returned > 0 {
+                self.pager.list_move(
+                    region.address(),
+                    returned.into(),
+                    None,
+                    0,
+                    MoveReason::Touched,
+                );
+            }
+            let restores = region.restores.swap(0, Relaxed);
+            if restores > 0 {
+                if let Some(placer) = &mut self.placer {
+                    placer.returned(number, restores);
+                }
+                self.policy.restored(number, restores, now_ns / 1_000_000);
+            }
+        }
+    }
+
+    /// Tells the policy where the program waited for memory.
+    pub fn tell_samples(&mut self, now_ns: u64) {
+        self.tell_samples.done(now_ns);
+        let pager = self.pager;
+        let (Some(samples), Some(page)) = (pager.samples(), pager.stats()) else { return };
+        // While there is plenty of room, what is hot makes no difference yet.
+        let budget = self.pager.account.budget_bytes.load(Relaxed);
+        let tight = self.pager.physical_bytes() + budget / 8 > budget;
+        let wanted = match &self.far {
+            // Nothing but samples tells what is used there.
+            Some(_) if pager.far_pages() > 0 => 1.0,
+            _ if self.huge.is_some() || pager.settings.sites || self.placer.is_some() => 1.0,
+            _ if tight => self.policy.samples_wanted(),
+            _ => SAMPLES_WITH_ROOM,
+        };
+        page.samples_percent.store((wanted * 100.0) as u64, Relaxed);
+        let (table, policy, far) = (&pager.table, &mut self.policy, &mut self.far);
+        let placer = &mut self.placer;
+        let sampled = pager.host.sampled;
+        samples.take(&mut self.samples_taken, |address, weight| {
+            sampled(address, weight);
+            // What is not managed has no region.
+            if let Some(entry) = table.get(address) {
+                policy.sampled(entry.number, weight);
+                if let Some(placer) = placer {
+                    placer.sampled(entry.number, address % REGION / PAGE, weight);
+                }
+                if let Some(far) = far {
+                    far.sampled(entry.number, weight);
+                }
+            }
+        });
+    }
+}
+
+/// Lists what a victim policy sent out of a region: see [`Pager::list_move`].
+pub(super) fn list(
+    pager: &Pager,
+    reason: Reason,
+    (region, heat): (RegionId, Option<f32>),
+    pressure: u32,
+    pages: u64,
+    to: usize,
+) {
+    // Stress moves anything, and what is recompressed may be from any tier.
+    let from = (!matches!(reason, Reason::Recompressed | Reason::Stress)).then_some(0);
+    pager.list_move(
+        pager.table.by_number(region).region.address(),
+        pages,
+        from,
+        to,
+        MoveReason::Victim { reason, heat, pressure },
+    );
+}

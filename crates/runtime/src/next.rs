@@ -1,0 +1,66 @@
+//! The C library's functions behind those that are interposed, and how their answers are given.
+
+use std::ffi::{CStr, c_void};
+use std::sync::atomic::{AtomicPtr, Ordering::*};
+use terrace_os as sys;
+
+/// The next definition of a function behind ours: the C library's. Looked up once, for after a fork
+/// the lookup may not be possible.
+pub(crate) struct Next {
+    name: &'static CStr,
+    found: AtomicPtr<c_void>,
+}
+
+impl Next {
+    pub const fn new(name: &'static CStr) -> Self {
+        Next { name, found: AtomicPtr::new(std::ptr::null_mut()) }
+    }
+
+    /// Null if there is none.
+    pub fn get(&self) -> *mut c_void {
+        let found = self.found.load(Acquire);
+        if !found.is_null() {
+            return found;
+        }
+        let _unmanaged = Internal::enter();
+        // SAFETY: a NUL-terminated name.
+        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+        self.found.store(found, Release);
+        found
+    }
+}
+
+/// While it lives, this thread allocates unmanaged memory.
+pub(crate) struct Internal;
+
+impl Internal {
+    pub fn enter() -> Self {
+        terrace_alloc::enter_internal();
+        Internal
+    }
+}
+
+impl Drop for Internal {
+    fn drop(&mut self) {
+        terrace_alloc::leave_internal();
+    }
+}
+
+/// What a call answers that the C library does not have.
+pub(crate) fn no_such_call<T>(value: T) -> T {
+    // SAFETY: the C library's thread-local errno.
+    unsafe { *libc::__errno_location() = libc::ENOSYS };
+    value
+}
+
+/// A system call's result as the C library has it.
+pub(crate) fn result(result: Result<usize, sys::Errno>) -> libc::c_long {
+    match result {
+        Ok(value) => value as libc::c_long,
+        Err(errno) => {
+            // SAFETY: the C library's thread-local errno.
+            unsafe { *libc::__errno_location() = errno.into_raw() };
+            -1
+        }
+    }
+}

@@ -1,0 +1,13 @@
+//! Checks that cannot be made on this machine.
+
+/// Says that a check cannot be made here. A failure where everything must be checked: with
+/// `CI=true` or `TERRACE_NO_SKIP=1`.
+#[track_caller]
+pub fn skip(what: &str, reason: &str) {
+    let set = |name, to| std::env::var(name).is_ok_and(|value| value == to);
+    assert!(
+        !set("CI", "true") && !set("TERRACE_NO_SKIP", "1"),
+        "{what} must not be skipped here: {reason}"
+    );
+    println!("skipped: {what}: {reason}");
+}

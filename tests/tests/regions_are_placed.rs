@@ -1,0 +1,72 @@
+//! `--placement`: each model places the regions of a program over several tiers at once, the
+//! program reads what it wrote, and the report says what was recommended beside what is.
+
+use serde_json::Value;
+use terrace_tests::{Finished, Program, Terrace, compiled};
+
+const MODELS: [&str; 7] =
+    ["terrace-cost", "tierscape", "tierscape-artifact", "waterfall", "hemem*", "gswap*", "tmo*"];
+
+fn placed(model: &str, knob: &str, tiers: &str, seconds: &str) -> Finished {
+    let terrace = ["--placement", model, "--knob", knob, "--window", "0.5s", "--tiers", tiers]
+        .into_iter()
+        .fold(Terrace::default(), Terrace::and);
+    Program::new(compiled("skewed.c", &[])).args(["96", seconds]).under(terrace).succeed()
+}
+
+fn pages(window: &Value, what: &str) -> u64 {
+    let tiers = window["tiers"].as_array().expect("tiers");
+    tiers.iter().map(|tier| tier[what].as_u64().expect("pages")).sum()
+}
+
+#[test]
+fn every_model_moves_regions_and_no_byte_is_wrong() {
+    let directory = tempfile::tempdir().expect("a temporary directory can be made");
+    let tiers = format!("dram,lz4,zstd:1,zstd:3@file:{}", directory.path().display());
+    for model in MODELS {
+        let finished = placed(model, "0.1", &tiers, "3");
+        let report = finished.report();
+        assert_eq!(report.at("/placement/model"), model);
+        let windows = report.at("/placement/processes/0/windows").as_array().expect("windows");
+        assert!(windows.len() >= 3, "{model}: {report}");
+        for window in windows {
+            // Each page is in one tier, and each region was to be in one.
+            assert_eq!(pages(window, "actual_pages"), pages(window, "recommended_pages"));
+            assert!(window["cost"].as_f64().is_some_and(|cost| (0.0..1.5).contains(&cost)));
+        }
+        let planned = report.at("/moves/demoted_for").get("planned").and_then(Value::as_u64);
+        println!("{model}: {} windows, {planned:?} pages planned", windows.len());
+        assert!(planned.is_some_and(|pages| pages > 2_000), "{model}: {report}");
+    }
+}
+
+#[test]
+fn the_knob_says_how_much_is_saved() {
+    let cost = |knob: &str| {
+        let finished = placed("terrace-cost", knob, "dram,lz4,zstd:1", "6");
+        finished.report().number("/placement/mean_cost")
+    };
+    let (speed, saving) = (cost("1"), cost("0"));
+    // The program runs for seconds, and everything is in DRAM in the first of them.
+    assert!(saving < 0.95 && speed > saving, "{speed} and {saving}");
+}
+
+#[test]
+fn what_no_model_places_is_refused() {
+    let run = |arguments: &[&str]| {
+        let terrace = arguments.iter().fold(Terrace::default(), |all, next| all.and(next));
+        let finished = Program::new("true").under(terrace).run();
+        assert_eq!(finished.status.code(), Some(125), "{}", finished.stderr);
+        finished.stderr
+    };
+    for (arguments, says) in [
+        (&["--knob", "0.5", "--tiers", "dram,swap"][..], "`swap` is neither"),
+        (&["--knob", "0.5", "--tiers", "dram"], "such as --tiers dram,lz4,zstd:1"),
+        (&["--knob", "1.5"], "from 0 (all saving) to 1 (all speed)"),
+        (&["--placement", "best"], "off or one of hemem*"),
+        (&["--window", "1ms"], "0.5 to 600 seconds"),
+    ] {
+        let stderr = run(arguments);
+        assert!(stderr.contains(says), "{arguments:?}: {stderr}");
+    }
+}
