@@ -14,7 +14,7 @@ RELEASE = $(or $(CARGO_TARGET_DIR),target)/release
 
 help:
 	@echo 'make build                      the terrace command and libterrace.so, in $(RELEASE)'
-	@echo 'make demo                       a real program under Terrace, with proof and reports (two minutes)'
+	@echo 'make demo                       a real program under Terrace, with proof and reports (three minutes)'
 	@echo 'make test                       all tests'
 	@echo 'make programs                   real programs as their users start them (large packages)'
 	@echo 'make sanitize                   tests under AddressSanitizer (needs a nightly Rust) and valgrind'

@@ -15,6 +15,8 @@ import time
 
 BUDGET = "60%"
 LOOK_EVERY_S = 0.05
+# How far a run is, is told so often: in one line of a terminal, or in lines of their own.
+TOLD_EVERY_S = 1 if sys.stderr.isatty() else 10
 TIME_LIMIT_S = 600
 MIB = 1 << 20
 # While the index grows, a share of memory is not held to: most of the time should be spent serving.
@@ -60,7 +62,7 @@ class Run:
     def watch(self, process, start, under_terrace):
         """Waits for the end and averages the program's resident memory over time."""
         total = weight = 0.0
-        last = start
+        last = told = start
         while process.poll() is None:
             time.sleep(LOOK_EVERY_S)
             now = time.monotonic()
@@ -72,6 +74,10 @@ class Run:
                 total, weight = total + rss * (now - last), weight + (now - last)
                 self.rss_peak = max(self.rss_peak, rss)
             last = now
+            if rss is not None and now - told >= TOLD_EVERY_S:
+                told = now
+                tell(f"  {now - start:.0f} s: {rss / MIB:.0f} MiB resident")
+        tell("")
         self.rss_mean = total / weight if weight else 0
 
 
@@ -95,6 +101,14 @@ def step(text):
     print(f"\n== {text}", flush=True)
 
 
+def tell(text):
+    """Says how far it is; nothing clears the line of a terminal."""
+    if sys.stderr.isatty():
+        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+    elif text:
+        print(text, file=sys.stderr, flush=True)
+
+
 def table(runs):
     rows = [("", *runs)]
     rows.append(("memory, average", *(f"{run.rss_mean / MIB:.0f} MiB" for run in runs.values())))
@@ -106,13 +120,13 @@ def table(runs):
 
 def demonstrate(terrace, directory):
     directory.mkdir(parents=True, exist_ok=True)
-    step("alone: CPython builds an index of JSON documents, then serves skewed lookups and searches")
+    step("1 of 3, alone: CPython builds an index of JSON documents, then serves skewed lookups and searches")
     alone = Run("alone", directory, [])
     print(alone.output.read_text(), end="")
-    step("terrace run --observe: the same, measured; nothing is moved")
+    step("2 of 3, terrace run --observe: the same, measured; nothing is moved")
     observed = Run("observed", directory, [terrace, "run", "--observe"])
     print(observed.text)
-    step(f"terrace run --dram {BUDGET}")
+    step(f"3 of 3, terrace run --dram {BUDGET}")
     held = Run("held", directory, [terrace, "run", "--dram", BUDGET])
     print(held.text)
 
@@ -130,6 +144,7 @@ def demonstrate(terrace, directory):
     print(
         f"\n  With --dram {BUDGET} the program took {saved:.0%} less memory on average ({held.report['saved_fraction']:.0%} by Terrace's own"
         f" account)\n  and served at {slower:.2f} times its speed alone."
+        "\n  Next, your own program: terrace run --observe -- PROGRAM (docs/first-hour.md)."
     )
 
 

@@ -16,7 +16,7 @@ index 50 35 docs/README.md docs/how-to.md
 how-to 60 30 docs/how-to/*.md
 explanation 80 30 docs/explanation/*.md
 benchmarks 60 30 docs/benchmarks.md
-reference 130 60 docs/reference/terrace*.md docs/reference/exit-statuses.md
+reference 130 60 docs/reference/terrace*.md docs/reference/exit-statuses.md docs/reference/formats.md
 limits 60 60 docs/limits.md
 contract 200 60 docs/moving-objects.md
 KINDS

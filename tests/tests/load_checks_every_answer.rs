@@ -4,6 +4,7 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -26,13 +27,16 @@ impl Server {
             .prefix("terrace-test-")
             .tempdir()
             .expect("a temporary directory can be made");
+        // memcached makes its socket after it has given up root.
+        let all = fs::Permissions::from_mode(0o777);
+        fs::set_permissions(directory.path(), all).expect("it is ours");
         let socket = directory.path().join("socket");
         let program = match name {
             "redis" => Program::new("redis-server")
                 .args(["--port", "0", "--save", "", "--appendonly", "no", "--unixsocket"])
                 .arg(&socket),
             _ => Program::new("memcached")
-                .args(["-u", "root", "-t", "1", "-m", "256", "-s"])
+                .args(["-u", "nobody", "-t", "1", "-m", "256", "-s"])
                 .arg(&socket),
         };
         let target = socket.to_str().expect("temporary names are UTF-8").to_owned();
@@ -190,7 +194,7 @@ fn servers_under_terrace_answer_right() {
         let Some(server) = Server::start(name, Some(Terrace::stressed())) else { return };
         is_loaded_well(&server);
         server.running.terminate();
-        server.running.wait();
+        server.running.wait().report().expect_managed();
     }
 }
 

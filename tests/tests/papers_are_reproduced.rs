@@ -23,7 +23,7 @@ fn a_quick_run_writes_a_whole_page_and_rows_that_add_up() {
         .expect("terrace starts");
     let errors = String::from_utf8_lossy(&run.stderr);
     assert!(run.status.success(), "{errors}");
-    assert!(errors.contains("(1 of "), "no progress: {errors}");
+    assert!(errors.contains("  jenga-fig1: "), "no line for a figure: {errors}");
 
     let all: Value = serde_json::from_slice(&run.stdout).expect("JSON on standard output");
     let rows = all["rows"].as_array().expect("rows");

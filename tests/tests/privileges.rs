@@ -172,7 +172,7 @@ impl Rights {
         };
         assert_eq!(refused.status.code(), Some(125), "{}", refused.account("was not refused"));
         assert!(
-            refused.stdout.is_empty() && refused.stderr.contains(cause),
+            refused.stdout.is_empty() && refused.stderr.matches(cause).count() == 1,
             "{}",
             refused.account("was not refused")
         );

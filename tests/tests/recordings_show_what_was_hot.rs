@@ -112,7 +112,7 @@ fn what_is_shown() {
     std::fs::write(&file, &whole[..whole.len() * 2 / 3]).unwrap();
     let cut = terrace(&["report", "heatmap", file_name]);
     assert!(
-        cut.status.success() && text(&cut.stderr).contains("what comes before is shown"),
+        cut.status.code() == Some(1) && text(&cut.stderr).contains("what comes before is shown"),
         "{}",
         text(&cut.stderr)
     );
@@ -210,10 +210,19 @@ fn what_a_recording_is_of_is_told() {
     std::fs::write(&file, &whole[..whole.len() * 2 / 3]).unwrap();
     let cut = terrace(&["report", file_name]);
     assert!(
-        cut.status.success() && text(&cut.stderr).contains("what comes before is shown"),
+        cut.status.code() == Some(1) && text(&cut.stderr).contains("what comes before is shown"),
         "{}",
         text(&cut.stderr)
     );
+    // The other kind of recording is named.
+    let accesses = scratch.path().join("hot.trace");
+    let accesses = accesses.to_str().unwrap();
+    let flags = ["record", "-o", accesses, "--accesses", "--", program.to_str().unwrap(), "64", "4"];
+    if terrace(&flags).status.success() {
+        let other = terrace(&["report", "heatmap", accesses]);
+        let said = text(&other.stderr);
+        assert!(other.status.code() == Some(1) && said.contains("accesses"), "{said}");
+    }
     let refused =
         terrace(&["report", "export", file_name, "-o", scratch.path().join("x").to_str().unwrap()]);
     assert!(

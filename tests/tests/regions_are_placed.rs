@@ -2,7 +2,9 @@
 //! program reads what it wrote, and the report says what was recommended beside what is.
 
 use serde_json::Value;
-use terrace_tests::{Finished, Program, Terrace, compiled};
+use std::os::unix::process::ExitStatusExt;
+use std::time::{Duration, Instant};
+use terrace_tests::{Finished, Program, Terrace, compiled, terrace_command};
 
 const MODELS: [&str; 7] =
     ["terrace-cost", "tierscape", "tierscape-artifact", "waterfall", "hemem*", "gswap*", "tmo*"];
@@ -68,5 +70,61 @@ fn what_no_model_places_is_refused() {
     ] {
         let stderr = run(arguments);
         assert!(stderr.contains(says), "{arguments:?}: {stderr}");
+    }
+}
+
+fn terrace(arguments: &[&str]) -> Finished {
+    Program::new(terrace_command()).args(arguments).run()
+}
+
+/// Bytes of a process's data in a tier; `None` while it has no figures.
+fn in_tier(pid: &str, name: &str) -> Option<u64> {
+    let status: Value = serde_json::from_slice(&terrace(&["status", "--json"]).stdout).ok()?;
+    let runs = status["runs"].as_array()?.iter();
+    let processes = runs.filter_map(|run| run["processes"].as_array()).flatten();
+    let process = processes.into_iter().find(|process| process["pid"].to_string() == pid)?;
+    let tier = process["tiers"].as_array()?.iter().find(|tier| tier["name"] == name)?;
+    tier["logical_bytes"].as_u64()
+}
+
+#[track_caller]
+fn expect_soon(what: &str, holds: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !holds() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "it never came about: {what}");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
+/// Pages leave a tier that is taken off the list, also where a model would have them there, and
+/// come to it again when it is put back. No byte is wrong.
+#[test]
+fn the_list_of_tiers_changes_while_a_program_runs() {
+    let limited = Terrace::within("24M");
+    let placed = ["--knob", "0.2", "--window", "0.5s"].into_iter().fold(Terrace::default(), Terrace::and);
+    for how in [limited, placed] {
+        let how = how.and("--tiers").and("dram,lz4,zstd:1");
+        let program = Program::new(compiled("skewed.c", &[])).args(["96", "300"]);
+        let running = program.under(how).start();
+        let pid = running.pid().to_string();
+        let is_there = |name: &str| in_tier(&pid, name).is_some_and(|bytes| bytes > 4 << 20);
+        let out_of = |name: &str| in_tier(&pid, name).is_some_and(|bytes| bytes < 1 << 20);
+        expect_soon("pages are out", || is_there("lz4") || is_there("zstd:1"));
+        for (list, has, has_not) in
+            [("dram,zstd:1", "zstd:1", "lz4"), ("dram,lz4", "lz4", "zstd:1")]
+        {
+            let told = terrace(&["set", &pid, "--tiers", list]);
+            assert!(told.status.success(), "{}", told.account("was not heard"));
+            assert!(told.stderr.contains(&format!("--tiers {list}, before")), "{}", told.stderr);
+            expect_soon(list, || is_there(has) && out_of(has_not));
+        }
+        let told = terrace(&["set", &pid, "--tiers", "dram,lzo"]);
+        assert_eq!(told.status.code(), Some(125), "{}", told.account("took a new tier"));
+        assert!(told.stderr.contains("dram,lz4,zstd:1"), "{}", told.stderr);
+        // It would have ended by itself if it had read what it did not write.
+        running.terminate();
+        let finished = running.wait();
+        assert_eq!(finished.status.signal(), Some(libc::SIGTERM), "{}", finished.account("ended"));
+        finished.report().expect_managed();
     }
 }

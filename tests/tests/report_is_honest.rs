@@ -183,6 +183,19 @@ fn a_budget_that_cannot_be_kept_is_said_and_the_program_still_finishes() {
 }
 
 /// Memory that Terrace does not manage, by kind; also of a program that has nothing else.
+/// Four threads that wait at once cost the program no more than all of its time.
+#[test]
+fn waits_of_threads_are_not_added_up() {
+    let arguments = ["load", "memory", "zipf", "--size", "96M", "--threads", "4", "--seconds", "3"];
+    let program = Program::new(terrace_command()).args(arguments);
+    let report = program.under(Terrace::within("40M")).succeed().report();
+    let (lost, waited) = (report.number("/lost_s"), report.number("/stall_s"));
+    println!("{lost} s are lost, and {waited} s were waited");
+    assert!(lost > 0.0 && lost <= waited, "{report}");
+    assert!(report.number("/slowdown_estimate") <= 1.0, "{report}");
+    assert!(report.number("/slowdown_last_minute") <= 1.0, "{report}");
+}
+
 #[test]
 fn memory_out_of_reach_is_told_by_kind() {
     let program = compiled("out_of_reach.c", &[]);

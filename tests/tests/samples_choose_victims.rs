@@ -117,7 +117,8 @@ fn children_are_sampled_as_their_parents() {
     let program = Program::new("sh").args(["-c", &format!("{one} & {one} & wait")]);
     let Some(finished) = sampled(program.under(sampling("96M")).succeed()) else { return };
     let report = finished.report();
-    assert!(report.number("/sampler/samples") > 30.0, "{report}");
+    // The shell itself uses next to no CPU, and how much its children get is the machine's affair.
+    assert!(report.number("/sampler/samples") > 8.0, "{report}");
     report.expect_moves_in("terrace", 1_000, 100);
     assert_eq!(finished.stderr.matches("\"wrong\": 0,").count(), 2, "{}", finished.stderr);
 }

@@ -59,7 +59,7 @@ pub enum Command {
     Record(RecordArguments),
     /// Show a recording
     #[command(
-        override_usage = "terrace report [OPTIONS] FILE\n       terrace report heatmap | wss | sites | export [OPTIONS] FILE"
+        override_usage = "terrace report [OPTIONS] FILE\n       terrace report heatmap | wss | sites | tiers | utilisation | export [OPTIONS] FILE"
     )]
     Report(ReportArguments),
     /// Run policies over generated or recorded accesses, and say what would have come of it
@@ -203,7 +203,7 @@ pub struct AttachArguments {
     #[arg(value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
     pub pids: Vec<i32>,
     /// DRAM that each may take, compressed pages included: 200M, 4G, or 60% of its most data
-    #[arg(long, value_name = "SIZE|PCT")]
+    #[arg(long, value_name = "SIZE|PCT", allow_hyphen_values = true)]
     pub dram: Option<Dram>,
     /// Take what costs no more of the program's time than this, such as 2%: the default is 2%
     /// without --dram
@@ -232,13 +232,14 @@ pub struct DetachArguments {
 }
 
 const SET_HELP: &str = "\
-Memory comes down to a lower limit within some seconds. What was not said stays as it is. Tiers and other settings are those of
-the program's start. A run that was started with --observe, or with nothing that limits it, cannot be changed.
+Memory comes down to a lower limit within some seconds. What was not said stays as it is. Pages leave a tier that is not in the
+list any more as far as another one takes them, but for the kernel's swap. Other settings are those of the program's start. A run that was started with --observe, or with nothing that limits it, cannot be changed.
 
 Examples:
   terrace set $(pidof -s redis-server) --dram 2G
   terrace set $(pidof -s redis-server) --dram unlimited --slowdown 2%
-  terrace set $(pidof -s redis-server) --knob 0.9 --window 10s";
+  terrace set $(pidof -s redis-server) --knob 0.9 --window 10s
+  terrace set $(pidof -s redis-server) --tiers dram,zstd";
 
 /// `terrace set`.
 #[derive(Args, Debug)]
@@ -253,6 +254,10 @@ pub struct SetArguments {
     /// The slowdown that may be caused beside it: a share of the time (2%), or `off`
     #[arg(long, value_name = "PCT|off", group = "limit")]
     pub slowdown: Option<Wanted>,
+    /// Which tiers take pages from now on: some of those that the run was started with, in its
+    /// order; `terrace status` shows them
+    #[arg(long, value_name = "LIST", group = "limit")]
+    pub tiers: Option<String>,
     /// How much the model saves that places regions, from the end of its window on: 1 is all
     /// speed, 0 all saving. Only in runs that were started with --knob or --placement
     #[arg(long, value_name = "A", group = "limit")]

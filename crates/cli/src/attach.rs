@@ -84,7 +84,7 @@ fn limit(dram: Option<Dram>, slowdown: Option<Target>) -> (String, Option<u64>, 
     let follow = move |look: Look| {
         most = most.max(look.data);
         let Look { now_s, data, physical, waited_s } = look;
-        let look = slowdown::Look { now_s, most, data, physical, waited_s };
+        let look = slowdown::Look { now_s, most, data, physical, lost_s: waited_s };
         let by_loss = slowdown.as_mut().map_or(u64::MAX, |slowdown| slowdown.limit(look, LEAST));
         share.map_or(by_loss, |share| share.budget_bytes(most).min(by_loss))
     };

@@ -100,6 +100,7 @@ impl Bounds {
         );
         most(&mut [&mut figures.updated_ns], figures.started_ns.saturating_add(ns));
         most(&mut [&mut figures.counts.stall_ns], ns.saturating_mul(self.threads.max(1)));
+        most(&mut [&mut figures.counts.lost_ns, &mut figures.last_minute_ns], ns);
         most(&mut [&mut figures.counts.cpu_ns], ns.saturating_mul(cpus));
         most(&mut [&mut figures.counts.shared_pages], memory / 4096);
         for tier in &mut figures.tiers {
@@ -138,7 +139,8 @@ mod tests {
             updated_ns: u64::MAX,
             ..active(7)
         };
-        (lie.counts.stall_ns, lie.counts.cpu_ns) = (u64::MAX, u64::MAX);
+        lie.counts.stall_ns = u64::MAX;
+        (lie.counts.lost_ns, lie.counts.cpu_ns) = (u64::MAX, u64::MAX);
         lie.tiers[1].physical_bytes = u64::MAX;
         let believed =
             Bounds { bytes: 4 << 20, seconds: 2.0, threads: 3, lied: true, unseen_s: 0.5 }
@@ -155,6 +157,7 @@ mod tests {
         assert!(believed.mean_logical_bytes <= most * 512);
         assert_eq!((believed.mean_window_ms, believed.far_over_budget_ms), (2_500, 2_500));
         assert_eq!(believed.counts.stall_ns, 7_500_000_000);
+        assert_eq!(believed.counts.lost_ns, 2_500_000_000);
         assert!(believed.elapsed_s() <= 2.5 && believed.counts.cpu_ns < 2_500_000_000 * 10_000);
     }
 }

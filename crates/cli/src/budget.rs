@@ -35,11 +35,17 @@ pub fn of_report(dram: Dram, report: &Path) -> Result<Dram> {
     Ok(Dram::Bytes(((peak as f64 * share) as u64).max(MIN_BUDGET_BYTES)))
 }
 
+/// Less than this is meant as something else, bytes.
+const MIB: u64 = 1 << 20;
+
 /// Refuses a number that was hardly meant as bytes.
 pub fn refuse_bare_number(dram: Dram) -> Result<()> {
     match dram {
-        Dram::Bytes(bytes @ 1..=1024) => {
+        Dram::Bytes(bytes @ 1..=100) => {
             bail!("--dram {bytes} is {bytes} bytes; did you mean {bytes}% or {bytes}M?")
+        }
+        Dram::Bytes(bytes) if (101..MIB).contains(&bytes) => {
+            bail!("{bytes} bytes are too little for --dram; did you mean {bytes}M?")
         }
         _ => Ok(()),
     }
@@ -121,6 +127,10 @@ mod tests {
         assert!(
             refuse_bare_number(Dram::Bytes(60))
                 .is_err_and(|why| why.to_string().contains("did you mean 60% or 60M?"))
+        );
+        assert!(
+            refuse_bare_number(Dram::Bytes(4096))
+                .is_err_and(|why| why.to_string().contains("did you mean 4096M?"))
         );
         assert!(
             refuse_bare_number(Dram::Bytes(1 << 20)).is_ok()

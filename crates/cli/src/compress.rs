@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use terrace_os::thread_cpu_ns;
 use terrace_tiers::{
-    DramMedium, EXTENT_BYTES, Encoded, PAGE_BYTES, Page, Scratch, Tier, TierKind, parse_tiers,
+    DramMedium, EXTENT_BYTES, PAGE_BYTES, Page, Scratch, Tier, TierKind, parse_tiers,
 };
 
 /// Parts of equal size that pages are told in.
@@ -69,21 +69,13 @@ impl Gauge {
 
     /// Compresses more pages.
     pub fn add(&mut self, pages: &[Page]) {
-        let mut back = [0; PAGE_BYTES];
         for page in pages {
             let mut sizes = Vec::with_capacity(self.tiers.len());
             for (number, tier) in self.tiers.iter().enumerate() {
-                let begun = thread_cpu_ns();
-                let encoded = tier.encode_sample(page, &mut self.scratch);
-                self.store_ns[number].push(thread_cpu_ns() - begun);
-                let Encoded { encoding, checksum, bytes } = encoded;
-                let stored = bytes.to_vec();
-                let begun = thread_cpu_ns();
-                let encoded = Encoded { encoding, checksum, bytes: &stored };
-                if tier.decode(encoded, &mut back, &mut self.scratch).is_ok() {
-                    self.restore_ns[number].push(thread_cpu_ns() - begun);
-                }
-                sizes.push(stored.len() as u16);
+                let measured = tier.measure(page, &mut self.scratch, thread_cpu_ns);
+                self.store_ns[number].push(measured.encode_ns);
+                self.restore_ns[number].push(measured.decode_ns);
+                sizes.push(measured.bytes as u16);
             }
             self.sizes.push(sizes);
         }

@@ -131,6 +131,10 @@ pub struct Figures {
     pub floor_ms: u64,
     /// What is counted.
     pub counts: Counted,
+    /// How long the last minute was, which is less where there was less, ns.
+    pub last_minute_ns: u64,
+    /// Time that was lost in it, ns.
+    pub last_minute_lost_ns: u64,
     /// `None` without anything traced.
     pub steps: Option<Steps>,
     pub tiers: Vec<Tier>,
@@ -162,6 +166,17 @@ impl Figures {
     /// Seconds from the start of the image to its last update.
     pub fn elapsed_s(&self) -> f64 {
         self.updated_ns.saturating_sub(self.started_ns) as f64 / 1e9
+    }
+
+    /// Time that was lost to waits for memory in the last minute, or in all where that was less, per
+    /// elapsed time.
+    pub fn slowdown_last_minute(&self) -> f64 {
+        // A process that ends within its first tenth of a second has published no minute.
+        let (lost_ns, ns) = match self.last_minute_ns {
+            0 => (self.counts.lost_ns, self.updated_ns.saturating_sub(self.started_ns)),
+            ns => (self.last_minute_lost_ns, ns),
+        };
+        if ns > 0 { (lost_ns as f64 / ns as f64).min(1.0) } else { 0.0 }
     }
 
     /// Whether it had too little to be managed, for all that it told.
@@ -272,8 +287,8 @@ pub struct Image {
     pub peak_physical_bytes: u64,
     pub peak_logical_bytes: u64,
     pub peak_overhead_bytes: u64,
-    /// See [`Counted::stall_ns`].
-    pub stall_ns: u64,
+    /// See [`Counted::lost_ns`].
+    pub lost_ns: u64,
     /// Faults that a thread of its Terrace served: not the kernel's own in its swap, nor pages
     /// that the program asked for or that came ahead of a stream.
     pub served_faults: u64,
@@ -330,7 +345,7 @@ fn image_of(page: &StatsPage) -> Image {
         peak_physical_bytes: bytes(&page.peak_physical_bytes),
         peak_logical_bytes: bytes(&page.peak_logical_bytes),
         peak_overhead_bytes: bytes(&page.peak_overhead_bytes),
-        stall_ns: page.counts.stall_ns.load(Relaxed),
+        lost_ns: page.counts.lost_ns.load(Relaxed),
         served_faults: served_faults(page),
     }
 }
@@ -373,6 +388,12 @@ pub fn write_model(file: &Path, knob: Knob, window: Window) -> io::Result<()> {
     bytes[..8].copy_from_slice(&millionths.to_ne_bytes());
     bytes[8..].copy_from_slice(&window.0.to_ne_bytes());
     open_page(file, true)?.write_all_at(&bytes, OFFSET as u64)
+}
+
+/// Tells a process which of its tiers take pages, a bit for each by its number.
+pub fn write_tiers(file: &Path, tiers: u64) -> io::Result<()> {
+    const OFFSET: usize = std::mem::offset_of!(StatsPage, tiers_told);
+    open_page(file, true)?.write_all_at(&tiers.to_ne_bytes(), OFFSET as u64)
 }
 
 /// Where samples for one process are written.
@@ -705,6 +726,8 @@ fn figures_of(page: &StatsPage) -> Figures {
         far_over_budget_ms: long(&page.far_over_budget_ms),
         floor_ms: long(&page.floor_ms),
         counts: page.counts.read(),
+        last_minute_ns: long(&page.last_minute_ns),
+        last_minute_lost_ns: long(&page.last_minute_lost_ns),
         steps: steps_of(page),
         tiers: tiers.collect(),
     }
@@ -790,9 +813,12 @@ pub mod samples {
                 move_error: 16,
                 shared_pages: 512,
                 stall_ns: 1_900_000_000,
+                lost_ns: 1_900_000_000,
                 cpu_ns: 730_000_000,
                 ..Counted::default()
             },
+            last_minute_ns: 60_000_000_000,
+            last_minute_lost_ns: 600_000_000,
             steps: None,
             tiers: vec![
                 tier("dram", 1 << 30, 1 << 30, 0),

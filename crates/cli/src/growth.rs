@@ -142,7 +142,7 @@ mod tests {
                 most = data.max(most);
                 let share = (most as f64 * 0.6) as u64;
                 let limit = growth.limit(
-                    Look { now_s, most, data, physical: data.min(physical), waited_s: 0.0 },
+                    Look { now_s, most, data, physical: data.min(physical), lost_s: 0.0 },
                     share,
                     |_| room * MIB,
                 );
@@ -195,7 +195,7 @@ mod tests {
         let mut waited_s = |second: u32| {
             let data = if second == 0 { 0 } else { 100 };
             let look =
-                Look { now_s: f64::from(second), most: data, data, physical: data, waited_s: 0.0 };
+                Look { now_s: f64::from(second), most: data, data, physical: data, lost_s: 0.0 };
             growth.limit(look, data * 6 / 10, |_| 1 << 40);
             growth.waited_s()
         };

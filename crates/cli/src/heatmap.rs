@@ -6,6 +6,7 @@
 
 use crate::args::{HeatmapArguments, Shown};
 use crate::quantity::{bytes, share};
+use crate::recording;
 use anyhow::{Context, Result, bail};
 use ratatui::crossterm::terminal;
 use serde_json::json;
@@ -41,12 +42,11 @@ struct Grid {
     most: f64,
 }
 
-/// Reads the recording, and leaves one process in it. Says on standard error if it is not whole.
-fn read(Shown { file: path, process: asked, .. }: &Shown) -> Result<(Recording, u32)> {
+/// Reads the recording, and leaves one process in it; the last is the exit status. Says on standard
+/// error if it is not whole.
+fn read(Shown { file: path, process: asked, .. }: &Shown) -> Result<(Recording, u32, u8)> {
     let mut recording = Recording::read(path).with_context(|| path.display().to_string())?;
-    if let Some(why) = &recording.incomplete {
-        crate::say(&format!("{}: {why}; what comes before is shown", path.display()));
-    }
+    let status = recording::status(path, recording.incomplete.as_deref(), "shown");
     if recording.windows.iter().all(|window| window.counts.is_empty()) {
         bail!(
             "{}: no access to the program's data was met, so there is nothing to show (record for longer, or with a higher --rate)",
@@ -59,7 +59,7 @@ fn read(Shown { file: path, process: asked, .. }: &Shown) -> Result<(Recording, 
         .iter_mut()
         .for_each(|window| window.counts.retain(|place, _| place.process == process));
     recording.mappings.retain(|mapping| mapping.process == process);
-    Ok((recording, process))
+    Ok((recording, process, status))
 }
 
 /// The process that was met most, or the one that is asked for.
@@ -126,26 +126,26 @@ fn heat(count: f64, most: f64) -> f64 {
 
 /// Prints the heatmap, and draws it where that is asked for.
 pub fn run(arguments: &HeatmapArguments) -> Result<u8> {
-    let (recording, process) = read(&arguments.shown)?;
+    let (recording, process, status) = read(&arguments.shown)?;
     if let Some(path) = &arguments.svg {
         std::fs::write(path, drawing(&recording))
             .with_context(|| format!("cannot draw {}", path.display()))?;
     }
-    let grid = grid(&recording, ROWS, columns());
+    let grid = grid(&recording, ROWS, columns(LABELS));
     let text = if arguments.shown.json {
         as_json(&recording, process)
     } else {
         picture(&recording, process, &grid)
     };
     let _ = std::io::stdout().write_all(text.as_bytes());
-    Ok(0)
+    Ok(status)
 }
 
-/// As many cells as the terminal has room for.
-fn columns() -> usize {
+/// As many cells as the terminal has room for beside so many others.
+pub fn columns(labels: usize) -> usize {
     let (least, most) = COLUMNS_OF_TERMINALS;
     let width = std::io::stdout().is_terminal().then(terminal::size).and_then(|size| size.ok());
-    width.map_or(COLUMNS, |(width, _)| usize::from(width).saturating_sub(LABELS).clamp(least, most))
+    width.map_or(COLUMNS, |(width, _)| usize::from(width).saturating_sub(labels).clamp(least, most))
 }
 
 fn title(recording: &Recording, process: u32) -> String {
@@ -470,7 +470,7 @@ fn rounded(number: f64) -> String {
 
 /// Prints how much memory is met, in each stretch of time and in all.
 pub fn working_set(arguments: &Shown) -> Result<u8> {
-    let (recording, process) = read(arguments)?;
+    let (recording, process, status) = read(arguments)?;
     let size = recording.header.region_bytes;
     let mut sets: Vec<(u64, u64)> = Vec::new();
     let mut met: BTreeMap<u64, u64> = BTreeMap::new();
@@ -517,7 +517,7 @@ pub fn working_set(arguments: &Shown) -> Result<u8> {
         out
     };
     let _ = std::io::stdout().write_all(text.as_bytes());
-    Ok(0)
+    Ok(status)
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use crate::quantity::bytes;
 use crate::reach;
 use schemars::JsonSchema;
 use serde::Serialize;
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -158,9 +158,6 @@ pub struct Known {
     pub held_byte_s: f64,
     /// What is believed of its page; `None` if it was never seen to live.
     pub bounds: Option<Bounds>,
-    /// A minute before the last look, or at the first: when that was (CLOCK_MONOTONIC, ns), and
-    /// the time that its threads had waited for memory until then, ns.
-    pub stalled_before: Option<(u64, u64)>,
 }
 
 /// A process of the run that has no page: it may not write into the run's directory, there was no
@@ -221,8 +218,6 @@ struct Seen {
     afterwards: Option<Afterwards>,
     byte_seconds: f64,
     looked: Option<Instant>,
-    /// See [`Known::stalled_before`]: a look a second.
-    stalled: VecDeque<(u64, u64)>,
 }
 
 /// The processes of one run, from outside.
@@ -320,7 +315,6 @@ impl Outside {
             afterwards: seen.afterwards,
             held_byte_s: seen.held_byte_s,
             bounds: (seen.held_ns > 0).then(|| bounds(seen)),
-            stalled_before: seen.stalled.front().copied(),
         };
         self.seen.values().map(known).collect()
     }
@@ -509,7 +503,6 @@ impl Seen {
         self.lied |= image.counts()
             && image.peak_physical_bytes.max(image.physical_bytes) > belief::memory(most);
         self.shared_bytes = resident.shared_bytes;
-        self.note_stall(image.updated_ns, image.stall_ns);
         if image.ended_early {
             self.add_afterwards(resident.anonymous_bytes);
         }
@@ -535,24 +528,6 @@ impl Seen {
             self.other.add(&by_kind(BufReader::new(smaps), here));
         }
         cpu_time() - begun
-    }
-
-    fn note_stall(&mut self, now_ns: u64, stall_ns: u64) {
-        const SECOND_NS: u64 = 1_000_000_000;
-        if self
-            .stalled
-            .back()
-            .is_none_or(|(last_ns, _)| now_ns.saturating_sub(*last_ns) >= SECOND_NS)
-        {
-            self.stalled.push_back((now_ns, stall_ns));
-        }
-        while self
-            .stalled
-            .get(1)
-            .is_some_and(|(next_ns, _)| now_ns.saturating_sub(*next_ns) >= 60 * SECOND_NS)
-        {
-            self.stalled.pop_front();
-        }
     }
 
     /// At its start it held nothing, and between two looks it changed steadily.

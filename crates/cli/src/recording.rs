@@ -3,7 +3,7 @@
 
 use crate::args::{ExportArguments, ExportFormat, RecordingArguments};
 use crate::quantity::{bytes, share};
-use crate::say;
+use crate::{WRONG_CONTENTS, say};
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 use std::collections::HashSet;
@@ -25,9 +25,7 @@ pub fn show(arguments: &RecordingArguments) -> Result<u8> {
         _ => of_counts(&arguments.file),
     }
     .with_context(|| shown.clone())?;
-    if let Some(why) = found["incomplete"].as_str() {
-        say(&format!("{shown}: {why}; what comes before is shown"));
-    }
+    let status = status(&arguments.file, found["incomplete"].as_str(), "shown");
     let text = if arguments.json {
         format!("{found:#}\n")
     } else {
@@ -35,7 +33,15 @@ pub fn show(arguments: &RecordingArguments) -> Result<u8> {
     };
     // A closed standard output is no error of ours.
     let _ = std::io::stdout().write_all(text.as_bytes());
-    Ok(0)
+    Ok(status)
+}
+
+/// The exit status for a recording of which something is missing (`why`), or nothing. Says the
+/// former, and what became of the rest.
+pub fn status(file: &Path, why: Option<&str>, what_comes_before_is: &str) -> u8 {
+    let Some(why) = why else { return 0 };
+    say(&format!("{}: {why}; what comes before is {what_comes_before_is}", file.display()));
+    WRONG_CONTENTS
 }
 
 /// Its first bytes; zeros where it is shorter. Its version is left to who reads it.
@@ -285,15 +291,13 @@ pub fn export(arguments: &ExportArguments) -> Result<u8> {
     let ExportFormat::OracleGeneral = arguments.format;
     let exported =
         oracle_general::export(&reader, &file).with_context(|| format!("cannot write {to}"))?;
-    if let Some(why) = exported.incomplete {
-        say(&format!("{from}: {why}; what comes before is exported"));
-    }
+    let status = status(&arguments.file, exported.incomplete.as_deref(), "exported");
     say(&format!(
         "{} accesses of {} pages: {to}",
         count(exported.records),
         count(reader.pages().len() as u64)
     ));
-    Ok(0)
+    Ok(status)
 }
 
 #[cfg(test)]

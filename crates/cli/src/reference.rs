@@ -25,10 +25,55 @@ pub fn pages() -> BTreeMap<String, String> {
     pages.insert("terrace.md".into(), overview(&command, &commands));
     pages.extend(commands.into_iter().map(|(name, _, text)| (name + ".md", text)));
     pages.insert("settings.md".into(), settings(&command));
+    pages.insert("exit-statuses.md".into(), exit_statuses());
+    pages.insert("formats.md".into(), formats());
     let schema = schema();
     pages.insert("report.md".into(), report(&schema));
     pages.insert(SCHEMA.into(), format!("{schema:#}\n"));
     pages
+}
+
+/// Commands, their exit statuses, and when that is.
+const EXIT_STATUSES: [(&str, &str, &str); 12] = [
+    ("`terrace run`, `terrace record`", "the program's own", "it was started"),
+    ("", "dies of the same signal", "a signal killed the program"),
+    ("", OUR_FAULT_TEXT, "Terrace itself failed, or refused (`--strict`)"),
+    ("", "126", "the program was found and could not be executed"),
+    ("", "127", "the program was not found"),
+    ("`terrace doctor`", "0, 1", "pages can be evicted here, or cannot"),
+    ("`terrace config check`", "0, 1", "the file is right, or has errors"),
+    ("`terrace report`", WRONG_TEXT, "the file is damaged, cut off, or holds something else"),
+    ("`terrace load`", WRONG_TEXT, "something else came back than was written"),
+    ("`terrace sim`", WRONG_TEXT, "a recording is damaged, cut off, or none at all"),
+    ("every command", "0", "it did what was asked"),
+    ("every command", OUR_FAULT_TEXT, "the arguments make no sense, or a file cannot be read or written"),
+];
+const OUR_FAULT_TEXT: &str = "125";
+const WRONG_TEXT: &str = "1";
+
+fn exit_statuses() -> String {
+    let mut page =
+        format!("# Exit statuses\n\n{MADE}| command | status | when |\n|---|---|---|\n");
+    for (command, status, when) in EXIT_STATUSES {
+        let _ = writeln!(page, "| {command} | {status} | {when} |");
+    }
+    page += "\nWhat is whole of a damaged recording is shown all the same.\n\n";
+    page += "In a JSON report `exit_status` is 128 + N where signal N killed the program, and `null` while it\nruns.\n";
+    page
+}
+
+/// What files of Terrace's begin with.
+fn formats() -> String {
+    let mut page = format!("# Formats\n\n{MADE}");
+    page += "Recordings begin with seven letters and a byte, the version. [Recordings, byte by\n\
+             byte](../trace-format.md) has the rest. `terrace report FILE` says what a file holds.\n\n\
+             | begins with | version | it |\n|---|---|---|\n";
+    for (magic, holds, _) in terrace_trace::KINDS {
+        let letters = String::from_utf8_lossy(&magic[..7]);
+        let _ = writeln!(page, "| `{letters}` | {} | {holds} |", magic[7]);
+    }
+    page += "\nA report is JSON; its [schema](report.schema.json) has every key.\n";
+    page
 }
 
 /// The JSON schema of the report of `terrace run`.
@@ -230,6 +275,12 @@ mod tests {
             let is = fs::read_to_string(directory.join(&name)).unwrap_or_default();
             assert!(is == text, "docs/reference/{name} is not up to date: run `make reference`");
         }
+    }
+
+    #[test]
+    fn statuses_are_those_of_the_program() {
+        assert_eq!(OUR_FAULT_TEXT, crate::OUR_FAULT.to_string());
+        assert_eq!(WRONG_TEXT, crate::WRONG_CONTENTS.to_string());
     }
 
     #[test]

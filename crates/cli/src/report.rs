@@ -108,16 +108,19 @@ pub struct Report {
     /// What its memory cost beside all of its data in DRAM, by the prices that are built in; `null`
     /// if there was no data.
     pub tco: Option<Tco>,
-    /// Time the program's threads waited for restores and for room, per elapsed time. An estimate;
-    /// may exceed 1 with many threads.
+    /// Time that the program lost to waits for restores and for room, per elapsed time. An
+    /// estimate: where several threads wait or compute at once, the part of their time that
+    /// they waited.
     pub slowdown_estimate: Option<f64>,
-    /// Time the program's threads waited for memory in the last minute, per elapsed time. In a
+    /// Time that the program lost to waits for memory in the last minute, per elapsed time. In a
     /// shorter run it covers the whole time.
     pub slowdown_last_minute: Option<f64>,
     /// Whether more was lost than `slowdown_estimate` says: where the kernel brought pages back from
     /// swap, as no thread of Terrace's waits there with the program.
     pub slowdown_is_lower_bound: Option<bool>,
-    /// Estimated time in s that the program's threads waited for restores and for room.
+    /// The same in s: `slowdown_estimate` times the time that its process lived.
+    pub lost_s: Option<f64>,
+    /// Estimated time in s that the program's threads waited for restores and for room, added up.
     pub stall_s: Option<f64>,
     /// The program's other anonymous memory, which is not in the sizes above.
     pub mean_unmanaged_bytes: Option<u64>,
@@ -518,15 +521,11 @@ impl Report {
                 .filter(|page| page.mean_logical_bytes > 0)
                 .map(|page| page.saved_bytes() as f64 / page.mean_logical_bytes as f64),
             tco: main.and_then(tco),
-            slowdown_estimate: main.map(|page| per_elapsed(page.counts.stall_ns)),
-            slowdown_last_minute: main.map(|page| {
-                let before = seen_outside
-                    .filter(|known| known.started_ns == page.started_ns)
-                    .and_then(|known| known.stalled_before);
-                stall_since(page, before).unwrap_or(per_elapsed(page.counts.stall_ns))
-            }),
+            slowdown_estimate: main.map(|page| per_elapsed(page.counts.lost_ns)),
+            slowdown_last_minute: main.map(Figures::slowdown_last_minute),
             slowdown_is_lower_bound: main
                 .map(|page| page.tiers.iter().any(|tier| tier.name == "swap" && tier.faults > 0)),
+            lost_s: main.map(|page| page.counts.lost_ns as f64 / 1e9),
             stall_s: main.map(|page| page.counts.stall_ns as f64 / 1e9),
             mean_unmanaged_bytes: main.map(|page| page.mean_unmanaged_bytes),
             mean_window_s: main.map(|page| page.mean_window_ms as f64 / 1e3),
@@ -592,16 +591,6 @@ impl Report {
             (process.budget_met, process.budget_kept_fraction) = (None, None);
         }
     }
-}
-
-/// The time that threads waited for memory, per elapsed time, since `before`: when that was (ns),
-/// and how long they had waited until then (ns). `None` where that is no time.
-fn stall_since(page: &Figures, before: Option<(u64, u64)>) -> Option<f64> {
-    let (before_ns, stalled_ns) = before.filter(|(before_ns, _)| *before_ns < page.updated_ns)?;
-    Some(
-        page.counts.stall_ns.saturating_sub(stalled_ns) as f64
-            / (page.updated_ns - before_ns) as f64,
-    )
 }
 
 impl Run<'_> {

@@ -158,7 +158,7 @@ fn balance(report: &Report) -> String {
         "  {verb} {} of {}{fraction} on average; lost {least}{} in all waiting for memory (estimate: {} of the time)",
         bytes(saved.unsigned_abs()),
         bytes(logical),
-        short_time((report.stall_s.unwrap_or(0.0) * 1e9) as u64),
+        short_time((report.lost_s.unwrap_or(0.0) * 1e9) as u64),
         share(report.slowdown_estimate.unwrap_or(0.0)),
     )
 }

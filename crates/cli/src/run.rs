@@ -151,6 +151,7 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
         dram: settings.dram.to_string(),
         slowdown: slowdown.map(|target| target.to_string()),
         tiers: settings.tiers.clone(),
+        tiers_now: None,
         observe: settings.observe,
         limited: manages && Limits { dram: settings.dram, slowdown }.any(),
         model: (manages && settings.placement.model().is_some())

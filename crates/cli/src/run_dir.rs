@@ -42,6 +42,9 @@ pub struct About {
     pub slowdown: Option<String>,
     /// `--tiers`.
     pub tiers: String,
+    /// Those of them that take pages now, where `terrace set` changed that.
+    #[serde(default)]
+    pub tiers_now: Option<String>,
     /// `--observe`.
     pub observe: bool,
     /// It was started with a limit that holds: its processes move pages.

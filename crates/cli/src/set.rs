@@ -42,6 +42,8 @@ struct Request {
     knob: Option<String>,
     #[serde(default)]
     window: Option<String>,
+    #[serde(default)]
+    tiers: Option<String>,
 }
 
 /// What holds in a run.
@@ -50,12 +52,16 @@ struct Now {
     limits: Limits,
     /// Knob and window of the model that places regions, if one does.
     model: Option<(Knob, Window)>,
+    /// The tiers that take pages, a bit for each by its number.
+    tiers: u64,
 }
 
 impl Request {
-    /// What holds after it; `None` where it makes no sense.
-    fn after(&self, now: Now) -> Option<Now> {
-        Some(Now { limits: self.limits_after(now.limits)?, model: self.model_after(now.model)? })
+    /// What holds after it, with tiers of these names; `None` where it makes no sense.
+    fn after(&self, now: Now, names: &[String]) -> Option<Now> {
+        let tiers = self.tiers.as_ref().map_or(Ok(now.tiers), |list| chosen(list, names)).ok()?;
+        let (limits, model) = (self.limits_after(now.limits)?, self.model_after(now.model)?);
+        Some(Now { limits, model, tiers })
     }
 
     fn limits_after(&self, now: Limits) -> Option<Limits> {
@@ -79,13 +85,52 @@ impl Request {
     }
 }
 
+/// The tiers of a list, a bit for each by its number among all of a run's; `Err` says what is wrong
+/// with it.
+fn chosen(list: &str, names: &[String]) -> Result<u64> {
+    let all = names.join(",");
+    let wanted: Vec<&str> = list.split(',').map(str::trim).collect();
+    let mut tiers = 0u64;
+    for name in &wanted {
+        let number = names.iter().position(|known| known == name).with_context(|| {
+            format!("{name:?} is none of the run's tiers, which are {all}: others take a new start")
+        })?;
+        tiers |= 1 << number;
+    }
+    ensure!(tiers & 1 == 1, "--tiers {list}: the first tier, {}, cannot be left out", names[0]);
+    ensure!(tiers > 1, "--tiers {list}: then nothing could be moved; raise --dram instead");
+    let missing = |name: &&String| name.starts_with("node:") && !wanted.contains(&name.as_str());
+    if let Some(node) = names.iter().find(missing) {
+        bail!("--tiers {list}: {node} cannot be left out while a program runs");
+    }
+    Ok(tiers)
+}
+
+/// The list of tiers of which these are in use.
+fn listed(tiers: u64, names: &[String]) -> String {
+    let used = names.iter().enumerate().filter(|(number, _)| tiers >> number & 1 == 1);
+    used.map(|(_, name)| name.as_str()).collect::<Vec<_>>().join(",")
+}
+
+/// All of so many tiers.
+fn all_of(names: &[String]) -> u64 {
+    (1 << names.len()) - 1
+}
+
+/// The names of a run's tiers: as one of its processes has them.
+fn tier_names(directory: &Path) -> Vec<String> {
+    let names = figures::page_files(directory).iter().find_map(figures::tier_names);
+    names.filter(|names| !names.is_empty()).unwrap_or_else(|| vec!["dram".into()])
+}
+
 /// What a run says of itself, and what it is asked.
 pub struct Requests {
     directory: PathBuf,
     about: About,
-    /// What processes are told of their model, once anything was asked; and the pages of those that
-    /// were told.
+    /// What processes are told of their model and their tiers, once anything was asked; and the
+    /// pages of those that were told.
     model: Option<(Knob, Window)>,
+    tiers: Option<u64>,
     told: HashSet<String>,
 }
 
@@ -93,8 +138,13 @@ impl Requests {
     /// Says what runs; whoever asks is heard from now on.
     pub fn begin(run_dir: &RunDir, about: About) -> Requests {
         run_dir::describe(run_dir.path(), &about);
-        let (model, told) = (None, HashSet::new());
-        Requests { directory: run_dir.path().to_owned(), about, model, told }
+        Requests {
+            directory: run_dir.path().to_owned(),
+            about,
+            model: None,
+            tiers: None,
+            told: HashSet::new(),
+        }
     }
 
     /// This process answers from now on.
@@ -105,7 +155,8 @@ impl Requests {
 
     /// How long it need not look again.
     pub fn rest(&self) -> Duration {
-        if self.about.model.is_some() { HEAR_EVERY } else { Duration::MAX }
+        let tells = self.about.model.is_some() || self.tiers.is_some();
+        if tells { HEAR_EVERY } else { Duration::MAX }
     }
 
     /// Does what is asked, if anything is. A run that moves nothing leaves all as it is.
@@ -119,8 +170,10 @@ impl Requests {
     }
 
     fn answer(&mut self, request: Option<Request>, tree: &mut Tree) {
-        let now = Now { limits: tree.limits(), model: model_of(&self.about) };
-        let Some(after) = request.and_then(|request| request.after(now)) else { return };
+        let names = tier_names(&self.directory);
+        let tiers = self.tiers.unwrap_or_else(|| all_of(&names));
+        let now = Now { limits: tree.limits(), model: model_of(&self.about), tiers };
+        let Some(after) = request.and_then(|request| request.after(now, &names)) else { return };
         if self.about.limited && after.limits != now.limits {
             tree.set(after.limits);
             self.about.dram = after.limits.dram.to_string();
@@ -132,24 +185,38 @@ impl Requests {
             self.about.model =
                 after.model.map(|(knob, window)| (knob.to_string(), window.to_string()));
         }
+        if after.tiers != now.tiers {
+            self.tiers = Some(after.tiers);
+            self.told.clear();
+            self.about.tiers_now = Some(listed(after.tiers, &names));
+        }
         if after != now {
             self.tell();
             run_dir::describe(&self.directory, &self.about);
         }
     }
 
-    /// Tells each process the knob and the window that hold now, once: a new one too.
+    /// Tells each process the knob, the window and the tiers that hold now, once: a new one too.
     fn tell(&mut self) {
-        let Some((knob, window)) = self.model else { return };
+        if self.model.is_none() && self.tiers.is_none() {
+            return;
+        }
         for page in figures::page_files(&self.directory) {
             // One that is being made is told at the next look.
             if !self.told.contains(&page.name)
                 && figures::tier_names(&page).is_some()
-                && figures::write_model(&page.path, knob, window).is_ok()
+                && self.tell_page(&page.path).is_ok()
             {
                 self.told.insert(page.name);
             }
         }
+    }
+
+    fn tell_page(&self, page: &Path) -> io::Result<()> {
+        if let Some((knob, window)) = self.model {
+            figures::write_model(page, knob, window)?;
+        }
+        self.tiers.map_or(Ok(()), |tiers| figures::write_tiers(page, tiers))
     }
 }
 
@@ -175,26 +242,28 @@ pub fn run(arguments: &SetArguments) -> Result<u8> {
         slowdown: arguments.slowdown.map(|slowdown| slowdown.to_string()),
         knob: arguments.knob.map(|knob| knob.to_string()),
         window: arguments.window.map(|window| window.to_string()),
+        tiers: arguments.tiers.clone(),
     };
     if let Some(dram) = arguments.dram {
         budget::refuse_bare_number(dram)?;
         budget::remark(dram).iter().for_each(|remark| say(remark));
     }
     let run = find(arguments.pid)?;
-    let before = changeable(&run, arguments)?;
-    let wanted = request.after(before).context("these limits cannot be written")?;
+    let names = tier_names(&run.path);
+    let before = changeable(&run, arguments, &names)?;
+    let wanted = request.after(before, &names).context("these limits cannot be written")?;
     if wanted == before {
-        say(&format!("{}: {} already", command(&run), told(before, arguments)));
+        say(&format!("{}: {} already", command(&run), told(before, arguments, &names)));
         return Ok(0);
     }
     ask(&run.path, &serde_json::to_vec(&request)?)?;
-    let now = run_dir::about(&run.path).as_ref().and_then(now_of);
+    let now = run_dir::about(&run.path).as_ref().and_then(|about| now_of(about, &names));
     ensure!(
         now == Some(wanted),
         "{} did not take it; `terrace status` shows what holds",
         command(&run)
     );
-    let (after, before) = (told(wanted, arguments), told(before, arguments));
+    let (after, before) = (told(wanted, arguments, &names), told(before, arguments, &names));
     say(&format!("{}: {after}, before {before}", command(&run)));
     Ok(0)
 }
@@ -237,7 +306,7 @@ fn may_hold(directory: &Path, pid: u32) -> bool {
 }
 
 /// What holds in a run, if what is asked for can be changed there.
-fn changeable(run: &LiveRun, asked: &SetArguments) -> Result<Now> {
+fn changeable(run: &LiveRun, asked: &SetArguments, names: &[String]) -> Result<Now> {
     let pid = asked.pid;
     ensure!(
         run.supervised,
@@ -251,24 +320,41 @@ fn changeable(run: &LiveRun, asked: &SetArguments) -> Result<Now> {
         !about.observe,
         "the run of process {pid} moves nothing (--observe): start it again without --observe"
     );
-    let now = now_of(about).context("its limits cannot be read: another version's?")?;
+    let now = now_of(about, names).context("its limits cannot be read: another version's?")?;
     ensure!(
         now.model.is_some() || asked.knob.is_none() && asked.window.is_none(),
         "no model places regions in the run of process {pid}, so it has no knob and no window: \
          start it again with --knob A"
     );
+    let (what, alone) = match now.model {
+        Some(_) => ("", "its model alone moves pages"),
+        None => (", or its program could not be managed", "nothing in it moves pages"),
+    };
     ensure!(
         about.limited || asked.dram.is_none() && asked.slowdown.is_none(),
-        "the run of process {pid} was started without a limit, or its program could not be managed, \
-         so nothing in it moves pages: start it again with --dram SIZE or --slowdown PCT"
+        "the run of process {pid} was started without a limit{what}, so {alone}: start it again with \
+         --dram SIZE or --slowdown PCT"
     );
+    if let Some(list) = &asked.tiers {
+        ensure!(
+            about.limited || now.model.is_some(),
+            "nothing in the run of process {pid} moves pages, so tiers have no effect: start it \
+             again with --dram SIZE or --slowdown PCT"
+        );
+        ensure!(
+            names.len() > 1,
+            "no process of the run of {pid} has tiers yet: try again when one moves pages"
+        );
+        chosen(list, names)?;
+    }
     Ok(now)
 }
 
-fn now_of(about: &About) -> Option<Now> {
+fn now_of(about: &About, names: &[String]) -> Option<Now> {
     let slowdown = about.slowdown.as_ref().map(|target| target.parse()).transpose().ok()?;
     let limits = Limits { dram: about.dram.parse().ok()?, slowdown };
-    Some(Now { limits, model: model_of(about) })
+    let tiers = about.tiers_now.as_ref().map_or(Ok(all_of(names)), |list| chosen(list, names));
+    Some(Now { limits, model: model_of(about), tiers: tiers.ok()? })
 }
 
 fn model_of(about: &About) -> Option<(Knob, Window)> {
@@ -281,8 +367,8 @@ fn command(run: &LiveRun) -> String {
     plain(&command)
 }
 
-/// What holds, of what is asked about: limits, the model's settings, or both.
-fn told(now: Now, asked: &SetArguments) -> String {
+/// What holds, of what is asked about: limits, tiers, the model's settings.
+fn told(now: Now, asked: &SetArguments, names: &[String]) -> String {
     let mut parts = Vec::new();
     if asked.dram.is_some() || asked.slowdown.is_some() {
         let slowdown = now.limits.slowdown.map_or("off".into(), |target| target.to_string());
@@ -292,6 +378,9 @@ fn told(now: Now, asked: &SetArguments) -> String {
         now.model.filter(|_| asked.knob.is_some() || asked.window.is_some())
     {
         parts.push(format!("--knob {knob} --window {window}"));
+    }
+    if asked.tiers.is_some() {
+        parts.push(format!("--tiers {}", listed(now.tiers, names)));
     }
     parts.join(" ")
 }
@@ -357,8 +446,8 @@ mod tests {
         let now = Limits { dram: Dram::Share(0.6), slowdown: Some(Target(0.02)) };
         let after = |dram: Option<&str>, slowdown: Option<&str>| {
             let (dram, slowdown) = (dram.map(str::to_owned), slowdown.map(str::to_owned));
-            let request = Request { dram, slowdown, knob: None, window: None };
-            request.after(Now { limits: now, model: None }).map(|after| after.limits)
+            let request = Request { dram, slowdown, knob: None, window: None, tiers: None };
+            request.after(Now { limits: now, model: None, tiers: 1 }, &[]).map(|after| after.limits)
         };
         assert_eq!(after(None, None), Some(now));
         assert_eq!(after(Some("2G"), None), Some(Limits { dram: Dram::Bytes(2 << 30), ..now }));
@@ -373,12 +462,29 @@ mod tests {
     }
 
     #[test]
+    fn a_list_of_tiers_is_some_of_the_runs() {
+        let names = ["dram", "lz4", "zstd", "node:1"].map(str::to_owned);
+        let of = |list| chosen(list, &names);
+        assert_eq!(of("dram,zstd,node:1").ok(), Some(0b1101));
+        assert_eq!(listed(0b1101, &names), "dram,zstd,node:1");
+        assert_eq!(all_of(&names), 0b1111);
+        for (list, why) in [
+            ("dram,lzo,node:1", "is none of the run's tiers"),
+            ("lz4,node:1", "cannot be left out"),
+            ("dram", "nothing could be moved"),
+            ("dram,lz4", "node:1 cannot be left out"),
+        ] {
+            assert!(of(list).is_err_and(|error| error.to_string().contains(why)), "{list}");
+        }
+    }
+
+    #[test]
     fn a_model_has_a_knob_and_a_window() {
         let after = |model, knob: Option<&str>, window: Option<&str>| {
             let (knob, window) = (knob.map(str::to_owned), window.map(str::to_owned));
             let limits = Limits { dram: Dram::Unlimited, slowdown: None };
-            let request = Request { dram: None, slowdown: None, knob, window };
-            request.after(Now { limits, model }).map(|after| after.model)
+            let request = Request { dram: None, slowdown: None, knob, window, tiers: None };
+            request.after(Now { limits, model, tiers: 1 }, &[]).map(|after| after.model)
         };
         let model = Some((Knob(0.5), Window(5_000)));
         assert_eq!(after(model, None, None), Some(model));

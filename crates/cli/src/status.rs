@@ -73,10 +73,15 @@ pub struct Process {
     pub faults: u64,
     /// Pages that came back by faults, each second of the interval.
     pub faults_per_s: f64,
-    /// Time that its threads waited for memory in all, at least, seconds.
+    /// Time that its threads waited for memory, added up, seconds; an estimate.
     pub stall_s: f64,
-    /// Share of the interval that its threads waited for memory, at least.
+    /// Share of the interval that was lost to waits for memory; an estimate.
     pub slowdown: f64,
+    /// The same of the last minute, or of all its life where that is less; `None` where that is
+    /// not known.
+    pub slowdown_last_minute: Option<f64>,
+    /// Its other anonymous memory on average, which is not managed, bytes.
+    pub unmanaged_bytes: u64,
     /// Time between the two looks that rates are taken from.
     pub interval_s: f64,
     /// For how long nothing was heard of it, where its figures are old.
@@ -85,6 +90,19 @@ pub struct Process {
     pub tiers: Vec<TierNow>,
     /// Pages that left DRAM, by reason.
     pub demoted_for: HashMap<&'static str, u64>,
+}
+
+impl Process {
+    /// What is said of memory that is not managed, where that is more than an eighth of the data.
+    pub fn unmanaged(&self) -> Option<String> {
+        let told = self.unmanaged_bytes > self.logical_bytes / 8;
+        (told && self.unmanaged_bytes > 0).then(|| {
+            format!(
+                "not managed: {} of stacks, libraries' data and other mappings, on average",
+                bytes(self.unmanaged_bytes)
+            )
+        })
+    }
 }
 
 /// What is in one tier of a process now.
@@ -103,7 +121,7 @@ pub struct TierNow {
 pub struct Before {
     at_ns: u64,
     faults: u64,
-    stall_ns: u64,
+    lost_ns: u64,
 }
 
 /// Shows it; the exit status is 0, also where nothing runs.
@@ -163,7 +181,7 @@ fn process(
     before: &mut HashMap<PathBuf, Before>,
 ) -> Process {
     let now_ns = sys::now_ns();
-    let now = Before { at_ns: now_ns, faults: page.faults(), stall_ns: page.counts.stall_ns };
+    let now = Before { at_ns: now_ns, faults: page.faults(), lost_ns: page.counts.lost_ns };
     let then = before.insert(file.path.clone(), now).unwrap_or(now);
     let interval_s = (now.at_ns - then.at_ns) as f64 / 1e9;
     let rate = |more: u64| if interval_s > 0.0 { more as f64 / interval_s } else { 0.0 };
@@ -181,7 +199,9 @@ fn process(
         faults: now.faults,
         faults_per_s: rate(now.faults.saturating_sub(then.faults)),
         stall_s: page.counts.stall_ns as f64 / 1e9,
-        slowdown: rate(now.stall_ns.saturating_sub(then.stall_ns)) / 1e9,
+        slowdown: rate(now.lost_ns.saturating_sub(then.lost_ns)) / 1e9,
+        slowdown_last_minute: Some(page.slowdown_last_minute()),
+        unmanaged_bytes: page.mean_unmanaged_bytes,
         interval_s,
         silent_s: silent_ns.map(|silent| silent as f64 / 1e9),
         tiers: page
@@ -217,7 +237,7 @@ fn text(status: &Status) -> String {
         lines.extend((!run.supervised).then(|| format!("  {UNSUPERVISED}")));
         lines.push(format!(
             "  {:>8}  {:<16} {:<10} {:>9} {:>9} {:>9} {:>9} {:>8}",
-            "process", "program", "state", "data", "DRAM", "budget", "faults/s", "waiting"
+            "process", "program", "state", "data", "DRAM", "budget", "faults/s", "lost 1m"
         ));
         lines.extend(run.processes.iter().flat_map(row));
         if run.processes.is_empty() {
@@ -274,7 +294,8 @@ fn headline(run: &Run) -> String {
         "--observe".to_string()
     } else {
         let slowdown = about.slowdown.as_ref().map(|pct| format!(" --slowdown {pct}"));
-        format!("--dram {dram}{} --tiers {}", slowdown.unwrap_or_default(), about.tiers)
+        let tiers = about.tiers_now.as_ref().unwrap_or(&about.tiers);
+        format!("--dram {dram}{} --tiers {tiers}", slowdown.unwrap_or_default())
     };
     format!(
         "{}  ({}; for {})",
@@ -295,7 +316,7 @@ fn row(process: &Process) -> Vec<String> {
         bytes(process.physical_bytes),
         budget,
         process.faults_per_s,
-        share(process.slowdown)
+        process.slowdown_last_minute.map_or("-".into(), share)
     )];
     let held: Vec<String> = process
         .tiers
@@ -306,6 +327,7 @@ fn row(process: &Process) -> Vec<String> {
     if held.len() > 1 {
         lines.push(format!("            data in {}", held.join(", ")));
     }
+    lines.extend(process.unmanaged().map(|text| format!("            {text}")));
     lines.extend(process.silent_s.map(|silent_s| {
         format!(
             "            silent for {silent_s:.0}s: these figures are old (stopped, or starved)"
@@ -341,6 +363,7 @@ mod tests {
             dram: "60%".into(),
             slowdown: None,
             tiers: "dram,lz4".into(),
+            tiers_now: None,
             limited: true,
             model: None,
             observe: false,

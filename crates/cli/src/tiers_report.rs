@@ -6,14 +6,15 @@ use crate::placements::{Placed, Placement, WindowSeen};
 use crate::quantity::{bytes, share};
 use crate::reproduce::plot::{Drawing, Plot};
 use crate::tco::Tco;
+use crate::heatmap::columns;
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 use serde_json::json;
 use std::fmt::Write as _;
 use std::io::Write as _;
 
-/// Windows and rows of the terminal's picture, at most.
-const COLUMNS: usize = 72;
+/// Rows of the terminal's picture, at most, and what a row has beside its windows.
+const MARGIN: usize = 2;
 const ROWS: usize = 24;
 /// Rows of the pictures in the SVG file, at most.
 const SVG_ROWS: usize = 80;
@@ -122,7 +123,7 @@ fn shown(placement: &Placement, placed: &Placed) -> String {
             legend(placed)
         );
         for row in rows {
-            let cells = row[row.len().saturating_sub(COLUMNS)..].iter();
+            let cells = row[row.len().saturating_sub(columns(MARGIN))..].iter();
             let line: String =
                 cells.map(|tier| tier.map_or(' ', |tier| char::from(b'0' + tier.min(9)))).collect();
             let _ = writeln!(text, "  {line}");

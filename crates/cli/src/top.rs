@@ -5,7 +5,7 @@
 
 use crate::args::TopArguments;
 use crate::quantity::{bytes, share};
-use crate::status::{self, Process, Status, UNSUPERVISED, plain};
+use crate::status::{self, Process, Status, TierNow, UNSUPERVISED, plain};
 use anyhow::{Context, Result, ensure};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -36,15 +36,15 @@ const HELP: [&str; 9] = [
     "q, Esc, Ctrl-C                    end; the runs go on",
     "",
     "data is what the process keeps; DRAM is what that takes of it, compressed",
-    "pages included. faults/s counts pages that came back by a fault. waits is",
-    "the part of the time that threads waited for such pages, at least.",
+    "pages included. faults/s counts pages that came back by a fault. lost 1m is",
+    "the part of the last minute that was lost to waits for such pages, about.",
     "press any key to go on",
 ];
 
 /// A signal asked for the end. The terminal is to be put back first.
 static ENDS: AtomicBool = AtomicBool::new(false);
 /// Longest time without a look whether a signal came.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
+const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 extern "C" fn end(_: libc::c_int) {
     ENDS.store(true, Relaxed);
@@ -115,10 +115,13 @@ const COLUMNS: [Column; 8] = [
         descends: true,
     },
     Column {
-        title: "waits",
+        title: "lost 1m",
         width: 7,
-        text: |process| share(process.slowdown),
-        order: |a, b| a.slowdown.total_cmp(&b.slowdown),
+        text: |process| process.slowdown_last_minute.map_or("-".into(), share),
+        order: |a, b| {
+            let of = |process: &Process| process.slowdown_last_minute.unwrap_or(-1.0);
+            of(a).total_cmp(&of(b))
+        },
         descends: true,
     },
 ];
@@ -128,6 +131,8 @@ const SORTED_BY: usize = 4;
 /// What is shown, and how the user wants it.
 struct Top {
     processes: Vec<Process>,
+    /// Faults of attached processes at the last look, and when that was.
+    attached: HashMap<i32, (Instant, u64)>,
     runs: usize,
     runs_of_others: usize,
     column: usize,
@@ -145,6 +150,7 @@ impl Top {
     fn new(interval: Duration, bar: char) -> Top {
         Top {
             processes: Vec::new(),
+            attached: HashMap::new(),
             runs: 0,
             runs_of_others: 0,
             column: SORTED_BY,
@@ -171,6 +177,12 @@ impl Top {
                 run.processes.into_iter().map(state).collect::<Vec<_>>()
             })
             .collect();
+        let then = std::mem::take(&mut self.attached);
+        for figures in &status.attached {
+            let now = (Instant::now(), figures.faults);
+            self.attached.insert(figures.pid, now);
+            self.processes.push(attached(figures, then.get(&figures.pid).map(|then| (*then, now))));
+        }
         self.sort();
     }
 
@@ -316,12 +328,45 @@ impl Top {
                 reasons.iter().map(|(reason, pages)| format!("{reason} {pages}")).collect();
             lines.push(Line::from(format!("  pages evicted as {}", told.join(", "))));
         }
+        lines.extend(process.unmanaged().map(|text| Line::from(format!("  {text}"))));
         lines.extend((process.state == ABANDONED).then(|| Line::from(format!("  {UNSUPERVISED}"))));
         lines.extend(process.silent_s.map(|silent_s| {
             Line::from(format!("  silent for {silent_s:.0}s: these figures are old"))
         }));
         lines.extend(process.note.as_ref().map(|note| Line::from(format!("  {}", plain(note)))));
         lines
+    }
+}
+
+/// A process that was attached to, by two looks at its faults.
+fn attached(
+    figures: &terrace_attach::Figures,
+    looks: Option<((Instant, u64), (Instant, u64))>,
+) -> Process {
+    let rate = looks.map(|((then, before), (now, faults))| {
+        faults.saturating_sub(before) as f64 / (now - then).as_secs_f64().max(1e-3)
+    });
+    let tier = |name: &str, logical_bytes, faults| TierNow {
+        name: name.into(),
+        logical_bytes,
+        faults,
+    };
+    Process {
+        pid: figures.pid.unsigned_abs(),
+        program: figures.program.clone(),
+        state: "attached",
+        note: Some(figures.note.clone()).filter(|note| !note.is_empty()),
+        logical_bytes: figures.resident_bytes + figures.out_bytes,
+        physical_bytes: figures.physical_bytes(),
+        budget_bytes: Some(figures.budget_bytes).filter(|budget| *budget < u64::MAX),
+        faults: figures.faults,
+        faults_per_s: rate.unwrap_or(0.0),
+        stall_s: figures.waited_us as f64 / 1e6,
+        tiers: vec![
+            tier("dram", figures.resident_bytes, 0),
+            tier(&figures.tier, figures.out_bytes, figures.faults),
+        ],
+        ..Process::default()
     }
 }
 
@@ -386,7 +431,7 @@ fn show(terminal: &mut DefaultTerminal, top: &mut Top) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::status::{Run, TierNow};
+    use crate::status::Run;
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
@@ -399,7 +444,7 @@ mod tests {
             physical_bytes: u64::from(pid) << 19,
             budget_bytes: Some(64 << 20),
             faults_per_s: f64::from(1000 - pid),
-            slowdown: 0.031,
+            slowdown_last_minute: Some(0.031),
             tiers: vec![
                 TierNow { name: "dram".into(), logical_bytes: 10 << 20, faults: 0 },
                 TierNow { name: "lz4".into(), logical_bytes: 20 << 20, faults: 7 },
@@ -437,7 +482,7 @@ mod tests {
         top.update(status(300));
         let lines = screen(&mut top, 80, 24);
         assert!(lines[0].starts_with("terrace top: 1 run, 300 processes, data 44.1G"), "{lines:?}");
-        assert!(lines[1].contains("faults/s") && lines[1].trim_end().ends_with("waits"));
+        assert!(lines[1].contains("faults/s") && lines[1].trim_end().ends_with("lost 1m"));
         // The largest first: 300 times 512 KiB.
         assert!(lines[2].contains("    300 program-300"), "{lines:?}");
         assert!(lines[2].contains("150.0M") && lines[2].contains("3.1%"), "{lines:?}");
@@ -468,6 +513,24 @@ mod tests {
         top.update(killed);
         let text = screen(&mut top, 80, 24).join("\n");
         assert!(text.contains("abandoned") && text.contains(UNSUPERVISED), "{text}");
+    }
+
+    #[test]
+    fn attached_processes_are_shown_too() {
+        let mut top = Top::new(Duration::from_secs(2), '#');
+        let figures = terrace_attach::Figures {
+            pid: 77,
+            program: "exporter".into(),
+            tier: "lz4".into(),
+            budget_bytes: u64::MAX,
+            resident_bytes: 10 << 20,
+            out_bytes: 30 << 20,
+            ..terrace_attach::Figures::default()
+        };
+        top.update(Status { attached: vec![figures], ..status(0) });
+        let text = screen(&mut top, 80, 24).join("\n");
+        assert!(text.contains("exporter") && text.contains("attached"), "{text}");
+        assert!(text.contains("40.0M") && text.contains("lz4"), "{text}");
         assert!(!text.contains("active"), "{text}");
     }
 

@@ -73,9 +73,9 @@ pub struct Tree {
     members: HashMap<String, Member>,
     touched_max: u64,
     growth: Growth,
-    /// With `--slowdown`; and how long threads have waited for memory, in seconds.
+    /// With `--slowdown`; and how much time was lost to waits for memory, in seconds.
     slowdown: Option<Slowdown>,
-    waited_s: f64,
+    lost_s: f64,
     kept: BudgetStatus,
     together: Together,
     logical_byte_s: f64,
@@ -113,8 +113,8 @@ struct Member {
     peak: u64,
     /// `peak_logical_bytes` as it told it.
     told_logical: u64,
-    /// `stall_ns` at the last look.
-    stall_ns: u64,
+    /// [`Image::lost_ns`](crate::figures::Image) at the last look.
+    lost_ns: u64,
     written: Option<(u64, u64)>,
 }
 
@@ -218,7 +218,7 @@ impl Tree {
             touched_max: 0,
             growth: Growth::new(),
             slowdown: limits.slowdown.map(Slowdown::new),
-            waited_s: 0.0,
+            lost_s: 0.0,
             kept: BudgetStatus::default(),
             together: Together::default(),
             logical_byte_s: 0.0,
@@ -337,7 +337,7 @@ impl Tree {
                 floor: 0.0,
                 peak: 0,
                 told_logical: 0,
-                stall_ns: 0,
+                lost_ns: 0,
                 written: None,
             });
         }
@@ -450,9 +450,9 @@ impl Tree {
             let (of_sum, of_need) = (member.part(), member.own.unwrap_or(1.0));
             let part = |bytes: u64| (bytes as f64 * of_sum) as u64;
             let own = |bytes: u64| (bytes as f64 * of_need) as u64;
-            let stalled_ns = image.stall_ns.saturating_sub(member.stall_ns);
-            self.waited_s += stalled_ns as f64 / 1e9;
-            member.stall_ns = image.stall_ns;
+            let lost_ns = image.lost_ns.saturating_sub(member.lost_ns);
+            self.lost_s += lost_ns as f64 / 1e9;
+            member.lost_ns = image.lost_ns;
             let stuck = image.at_floor || image.state == State::Frozen;
             at_floor &= stuck;
             member.floor =
@@ -482,7 +482,7 @@ impl Tree {
             most: self.touched_max,
             data: logical,
             physical,
-            waited_s: self.waited_s,
+            lost_s: self.lost_s,
         };
         let budget = match dram {
             Dram::Share(_) => self.growth.limit(look, share, room::after),

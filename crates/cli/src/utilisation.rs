@@ -8,7 +8,7 @@
 
 use crate::args::UtilisationArguments;
 use crate::quantity::{bytes, share};
-use crate::say;
+use crate::recording;
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap};
@@ -32,6 +32,10 @@ const WIDTH: f64 = 720.0;
 const HEIGHT: f64 = 240.0;
 const LEFT: f64 = 90.0;
 const TOP: f64 = 40.0;
+/// Its colours, by the reader's own choice of light or dark.
+const STYLE: &str = "<style>svg{background:#fff}text{fill:#1c2024}.pages{fill:#bcd}.hot{fill:#246}\
+    @media(prefers-color-scheme:dark){svg{background:#15181b}text{fill:#e4e7ea}.pages{fill:#456}\
+    .hot{fill:#9cf}}</style>";
 /// Sites that are printed.
 const SITES_SHOWN: usize = 20;
 
@@ -200,7 +204,7 @@ fn hits(mut things: Vec<(f64, f64)>, budgets: &[f64]) -> Vec<f64> {
 /// `terrace report utilisation`.
 pub fn show(arguments: &UtilisationArguments) -> Result<u8> {
     let shown = arguments.file.display().to_string();
-    let told = read(arguments).with_context(|| shown.clone())?;
+    let (told, status) = read(arguments).with_context(|| shown.clone())?;
     let text = if arguments.json { format!("{:#}\n", told.json()) } else { told.text() };
     if let Some(path) = &arguments.svg {
         std::fs::write(path, told.svg())
@@ -208,7 +212,7 @@ pub fn show(arguments: &UtilisationArguments) -> Result<u8> {
     }
     // A closed standard output is no error of ours.
     let _ = std::io::stdout().write_all(text.as_bytes());
-    Ok(0)
+    Ok(status)
 }
 
 /// Where windows end, once accesses are counted.
@@ -228,7 +232,8 @@ impl Windows {
     }
 }
 
-fn read(arguments: &UtilisationArguments) -> Result<Told> {
+/// What is told, and the exit status.
+fn read(arguments: &UtilisationArguments) -> Result<(Told, u8)> {
     let reader = Reader::open(&arguments.file).context(
         "accesses by object are needed, as a program writes that is built with the recorder \
          (docs/recording.md)",
@@ -306,13 +311,11 @@ fn read(arguments: &UtilisationArguments) -> Result<Told> {
     if told.found[0].windows.is_empty() && !window.parts.is_empty() {
         window.end(&mut told.found, live);
     }
-    if let Some(why) = incomplete {
-        say(&format!("{}: {why}; what comes before is shown", arguments.file.display()));
-    }
+    let status = recording::status(&arguments.file, incomplete.as_deref(), "shown");
     if told.found[0].windows.is_empty() {
         bail!("no access to an object is recorded, so nothing is hot");
     }
-    Ok(told)
+    Ok((told, status))
 }
 
 impl Found {
@@ -427,9 +430,9 @@ impl Told {
         let each = WIDTH / windows.len() as f64;
         let mut out = format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {} {}\" \
-             font-family=\"sans-serif\" font-size=\"13\">\n\
-             <text x=\"{LEFT}\" y=\"20\">bytes of hot pages of 4 KiB (light), and of hot objects in \
-             them (dark), over time</text>\n\
+             font-family=\"sans-serif\" font-size=\"13\">\n{STYLE}\n\
+             <text x=\"{LEFT}\" y=\"20\">bytes of hot pages of 4 KiB (pale), and of hot objects in \
+             them (strong), over time</text>\n\
              <text x=\"4\" y=\"{}\">{}</text>\n<text x=\"4\" y=\"{}\">0</text>\n",
             WIDTH + LEFT + 10.0,
             HEIGHT + TOP + 30.0,
@@ -438,12 +441,12 @@ impl Told {
             TOP + HEIGHT
         );
         for (number, (hot, pages)) in windows.iter().enumerate() {
-            for (value, colour) in [(*pages, "#bcd"), (*hot, "#246")] {
+            for (value, class) in [(*pages, "pages"), (*hot, "hot")] {
                 let height = value as f64 / most * HEIGHT;
                 let _ = writeln!(
                     out,
                     "<rect x=\"{:.1}\" y=\"{:.1}\" width=\"{:.2}\" height=\"{height:.1}\" \
-                     fill=\"{colour}\"/>",
+                     class=\"{class}\"/>",
                     LEFT + number as f64 * each,
                     TOP + HEIGHT - height,
                     (each * 0.9).max(0.5)
@@ -522,7 +525,8 @@ mod tests {
         assert_eq!((sites[1].0, sites[1].1, sites[1].2), (1, 8192.0, 8192.0));
         assert!(told.text().contains("new_item < main"), "{}", told.text());
         assert_eq!(told.json()["pages"][0]["saved_bytes"], 102 * 4096 - 14_592);
-        assert!(told.svg().contains("<rect"));
+        let svg = told.svg();
+        assert!(svg.contains("<rect") && svg.contains("prefers-color-scheme:dark"), "{svg}");
     }
 
     #[test]

@@ -161,6 +161,37 @@ fn a_bare_number_is_refused_and_no_words_at_all_get_help() {
     );
 }
 
+/// What a user sees of mistakes that were once told badly, or not at all: (arguments, exit status,
+/// what is said, most lines of it).
+#[test]
+fn mistakes_have_their_own_words() {
+    let Some(scratch) = Scratch::new() else { return };
+    let empty = scratch.file("empty.rec", "");
+    let empty = empty.to_str().unwrap();
+    let table: [(&[&str], i32, &str, usize); 9] = [
+        (&["run", "--dram", "-1G", "--", "true"], 125, "is not a size", 6),
+        (&["attach", "--dram", "-1G", "1"], 125, "is not a size", 6),
+        (&["run", "--dram", "4096", "--", "true"], 125, "did you mean 4096M?", 1),
+        (&["run", "--config", "/etc/passwd", "--", "true"], 125, "more mistakes", 6),
+        (&["run", "--dram", "60%", "--observe", "--", "true"], 0, "--dram has no effect", 2),
+        (&["report", empty], 1, "is empty", 1),
+        (&["report", "heatmap", "/nonexistent.rec"], 125, "`terrace record -o FILE -- CMD`", 1),
+        (&["report"], 125, "terrace report heatmap | wss | sites | tiers", 8),
+        (&["record"], 125, "terrace record -o FILE", 8),
+    ];
+    for (arguments, status, words, lines) in table {
+        let output = scratch.terrace(arguments).output().unwrap();
+        let said = stderr(&output);
+        assert!(
+            output.status.code() == Some(status)
+                && said.contains(words)
+                && said.lines().count() <= lines,
+            "{arguments:?}: {}: {said}",
+            output.status
+        );
+    }
+}
+
 #[test]
 fn a_report_may_go_to_standard_output() {
     let Some(scratch) = Scratch::new() else { return };

@@ -108,6 +108,7 @@ impl Tiering {
             ("physical_bytes".to_owned(), self.0.physical_bytes()),
             ("budget_bytes".to_owned(), figures.budget_bytes),
             ("stall_us".to_owned(), figures.stall_ns / 1000),
+            ("lost_us".to_owned(), figures.lost_ns / 1000),
             ("touched_bytes".to_owned(), figures.touched_bytes),
         ];
         for tier in figures.tiers {
@@ -140,7 +141,7 @@ impl Follower {
             most: self.most,
             data: figures.touched_bytes,
             physical: pager.physical_bytes(),
-            waited_s: figures.stall_ns as f64 / 1e9,
+            lost_s: figures.lost_ns as f64 / 1e9,
         };
         pager.limit(self.slowdown.limit(look, MIN_BUDGET_BYTES));
     }

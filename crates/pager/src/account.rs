@@ -141,6 +141,9 @@ pub(crate) struct Measure {
     kept: BudgetStatus,
     peak_physical_bytes: u64,
     published_ns: u64,
+    looks: Looks,
+    /// What [`Looks::add_lost`] said last.
+    last_minute: (u64, u64),
     runs: Box<[Run]>,
 }
 
@@ -206,6 +209,8 @@ impl Measure {
             kept: BudgetStatus::default(),
             peak_physical_bytes: 0,
             published_ns: 0,
+            looks: Looks::new(),
+            last_minute: (0, 0),
             runs: vec![Run::default(); 1024].into(),
         }
     }
@@ -433,6 +438,7 @@ impl Measure {
         self.kept.add(physical, budget, pager.mover.at_floor.load(Relaxed), seconds);
         if now_ns - self.published_ns >= PUBLISH_EVERY_NS {
             self.published_ns = now_ns;
+            self.last_minute = self.looks.add_lost(account, now_ns);
             self.publish(pager, now_ns, logical, physical, budget);
         }
     }
@@ -460,6 +466,8 @@ impl Measure {
         page.over_budget_ms.store((self.kept.over_s() * 1000.0) as u64, Relaxed);
         page.far_over_budget_ms.store((self.kept.far_over_s() * 1000.0) as u64, Relaxed);
         page.floor_ms.store((self.kept.floor_s() * 1000.0) as u64, Relaxed);
+        page.last_minute_ns.store(self.last_minute.0, Relaxed);
+        page.last_minute_lost_ns.store(self.last_minute.1, Relaxed);
         account.shared_pages.store(self.shared_pages, Relaxed);
         account.cpu_ns.store(cpu_ns, Relaxed);
         for (index, (tier, field)) in pager.tiers.iter().zip(&page.tiers).enumerate() {
@@ -481,7 +489,8 @@ impl Pager {
     pub fn tell_counts(&self) {
         let Some(page) = self.stats() else { return };
         let account = &self.account;
-        page.counts.write(&account.counts.read());
+        let looked_ns = page.updated_ns.load(Relaxed).max(page.started_ns.load(Relaxed));
+        page.counts.write(&account.read_counts(looked_ns));
         for (index, (tier, field)) in self.tiers.iter().zip(&page.tiers).enumerate() {
             field
                 .pages

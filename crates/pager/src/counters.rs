@@ -25,6 +25,9 @@ pub(crate) struct Account {
     pub(super) forked_ns: AtomicU64,
     /// What is published of this process.
     pub counts: Counts,
+    /// So much of `stall_ns` is judged: whether the program lost that time, or other threads of it
+    /// ran meanwhile.
+    pub judged_stall_ns: AtomicU64,
     /// Pages found shared with a child since the last scan.
     pub shared_tries: AtomicU64,
     /// When all pages were looked at last, ms.
@@ -44,6 +47,7 @@ impl Account {
             forks: AtomicU32::new(0),
             forked_ns: AtomicU64::new(0),
             counts: Counts::default(),
+            judged_stall_ns: AtomicU64::new(0),
             shared_tries: AtomicU64::new(0),
             scanned_ms: AtomicU64::new(0),
             threads: Lock::new(Vec::new()),
@@ -81,6 +85,7 @@ impl Account {
         unsafe { self.threads.reset_after_fork() };
         self.threads.lock().clear();
         self.counts.write(&Counted::default());
+        self.judged_stall_ns.store(0, Relaxed);
         self.shared_tries.store(0, Relaxed);
     }
 }

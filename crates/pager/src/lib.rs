@@ -30,6 +30,7 @@ pub mod stats;
 mod stats_file;
 mod stats_line;
 mod threads;
+pub mod time_lost;
 pub mod trace;
 pub mod unreached;
 #[cfg(test)]

@@ -72,6 +72,8 @@ pub struct Figures {
     pub budget_bytes: u64,
     /// For how long threads have waited for memory so far, ns.
     pub stall_ns: u64,
+    /// How much time the program lost by that, ns.
+    pub lost_ns: u64,
     /// Managed memory that was touched, in DRAM or not.
     pub touched_bytes: u64,
     /// The tiers below DRAM.
@@ -680,6 +682,7 @@ impl Pager {
         Figures {
             budget_bytes: self.settings.dram.budget_bytes(touched_bytes).min(assigned),
             stall_ns: self.account.stall_ns.load(Relaxed),
+            lost_ns: self.account.lost_ns.load(Relaxed),
             touched_bytes,
             tiers: tiers.collect(),
         }

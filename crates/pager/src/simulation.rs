@@ -12,7 +12,7 @@
 //! Steps: `TERRACE_SIMULATION_STEPS`, 10 million by default; seeds from `TERRACE_SIMULATION_SEED`
 //! on, [`WORLD_STEPS`] for each.
 
-use crate::evict::{EvictRequest, Evictor};
+use crate::evict::{EvictRequest, Evictor, Which};
 use crate::fault::ahead::Cause;
 use crate::fault::buffers::Tools;
 use crate::fault::handler::Outcome;
@@ -958,7 +958,7 @@ impl Kernel {
                 if self.one_in(4) {
                     // As a plan asks for, up or down.
                     let to = 1 + self.below(self.pager.tiers.len() - 1);
-                    evictor.recompress(self.pager, entry, to, false);
+                    evictor.recompress(self.pager, entry, to, Which::All);
                 } else if self.one_in(2) {
                     evictor.recompress_densest(self.pager, entry);
                 } else {

@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 use terrace_policy::victims::Reason;
 
 /// First field of a valid page; its last byte counts layouts.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"TERRACE\x0e");
+pub const MAGIC: u64 = u64::from_le_bytes(*b"TERRACE\x0f");
 /// Longest note, in bytes.
 pub const NOTE_BYTES: usize = 256;
 
@@ -173,6 +173,8 @@ counters! {
     shared_pages: AtomicU64;
     /// Nanoseconds the program's threads waited for restores and for room, estimated.
     stall_ns: AtomicU64;
+    /// Nanoseconds the program lost by that ([`lost_ns`](crate::time_lost::lost_ns)).
+    lost_ns: AtomicU64;
     /// CPU time of our own threads, ns, when it was published last.
     cpu_ns: AtomicU64;
     /// Pages brought back by `terrace_touch` and `terrace_prefetch`, without a fault.
@@ -279,6 +281,10 @@ pub struct StatsPage {
     pub floor_ms: AtomicU64,
     /// What is counted.
     pub counts: Counts,
+    /// How long the last minute was, which is less where there was less, ns.
+    pub last_minute_ns: AtomicU64,
+    /// See [`Counts::lost_ns`], within that.
+    pub last_minute_lost_ns: AtomicU64,
     /// Faults and evicted pages whose steps were measured (`TERRACE_TRACE_FAULTS`).
     pub traced_faults: AtomicU64,
     /// See there.
@@ -297,7 +303,7 @@ pub struct StatsPage {
     pub program: [AtomicU64; 8],
     /// The tiers, fastest first.
     pub tiers: [TierPage; MAX_TIERS],
-    // The last four are written by `terrace run`, and by nobody else.
+    // The last five are written by `terrace run`, and by nobody else.
     /// The process's share of the run's budget, bytes; 0: none assigned yet.
     pub share_bytes: AtomicU64,
     /// The `peak_logical_bytes` that the share was made from.
@@ -306,12 +312,14 @@ pub struct StatsPage {
     pub knob_told: AtomicU64,
     /// The placement model's window, ms; 0: as it was set at the start.
     pub window_told_ms: AtomicU64,
+    /// The tiers that take pages, a bit for each by its number; 0: all of them.
+    pub tiers_told: AtomicU64,
 }
 
 /// So many bytes of a page are the process's to write. The rest is told to it.
 pub const TOLD_BYTES: usize = std::mem::offset_of!(StatsPage, share_bytes);
 const _: () = assert!(
-    size_of::<StatsPage>() == TOLD_BYTES + 32 && size_of::<StatsPage>() <= terrace_os::PAGE
+    size_of::<StatsPage>() == TOLD_BYTES + 40 && size_of::<StatsPage>() <= terrace_os::PAGE
 );
 
 /// Samples on their way from `terrace run` to the mover. One writes, one reads, and nobody waits:
@@ -490,7 +498,7 @@ mod tests {
     fn each_layout_has_a_number_of_its_own() {
         let counts = std::mem::offset_of!(StatsPage, counts);
         let layout = [counts, size_of::<Counts>(), size_of::<StatsPage>()];
-        assert_eq!((MAGIC.to_le_bytes()[7], layout), (14, [200, 176, 1960]));
+        assert_eq!((MAGIC.to_le_bytes()[7], layout), (15, [200, 184, 1992]));
     }
 
     #[test]

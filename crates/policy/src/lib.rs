@@ -1,7 +1,7 @@
 //! Decides which pages go where.
 //!
 //! Pure decisions: no I/O, no clock (time is an argument), no threads, no `unsafe`. The same code
-//! runs in a live program and, later, in the simulator.
+//! runs in a live program and in the simulator.
 //!
 //! - [`victims`]: which pages leave DRAM, by faults and written bits; [`faults`] ranks the regions
 //!   for it, [`regions`] with samples: by our own model, [`mod@terrace`], or by a published one.
@@ -16,6 +16,19 @@
 //! - [`live`]: by their names, those that run in a live program; [`published`]: those of a
 //!   simulation, with their papers' parameters, of which [`settings`] can be set.
 #![forbid(unsafe_code)]
+
+/// The names of a table's rows, in their order.
+macro_rules! names {
+    ($rows:ident) => {{
+        let mut names = [""; $rows.len()];
+        let mut index = 0;
+        while index < names.len() {
+            names[index] = $rows[index].name;
+            index += 1;
+        }
+        names
+    }};
+}
 
 pub mod autonuma;
 pub mod faults;

@@ -64,15 +64,7 @@ pub const POLICIES: &[LivePolicy] = &[
 ];
 
 /// Names of all policies, the default first.
-pub const NAMES: [&str; POLICIES.len()] = {
-    let mut names = [""; POLICIES.len()];
-    let mut index = 0;
-    while index < names.len() {
-        names[index] = POLICIES[index].name;
-        index += 1;
-    }
-    names
-};
+pub const NAMES: [&str; POLICIES.len()] = names!(POLICIES);
 
 /// The policy of that name.
 pub fn by_name(name: &str) -> Option<&'static LivePolicy> {

@@ -148,15 +148,7 @@ fn all<C>(settings: &[Setting<C>]) -> Vec<Knob> {
 }
 
 /// Names of all policies.
-pub const NAMES: [&str; POLICIES.len()] = {
-    let mut names = [""; POLICIES.len()];
-    let mut index = 0;
-    while index < names.len() {
-        names[index] = POLICIES[index].name;
-        index += 1;
-    }
-    names
-};
+pub const NAMES: [&str; POLICIES.len()] = names!(POLICIES);
 
 /// A huge page, which is what most of the papers' policies move.
 const HUGE_PAGE: f64 = 2097152.0;

@@ -1,7 +1,7 @@
 //! A limit on memory that follows a target for what may be lost (`--slowdown`): lower while
 //! less is lost, higher at once where more is.
 //!
-//! The loss is the time that the program's threads waited for memory, per elapsed time, as the
+//! The loss is the time that the program lost to waits for memory, per elapsed time, as the
 //! report tells it (`slowdown_estimate`), times [`UNTOLD`]. What is known of it comes late: a page
 //! that leaves is missed after a while, or never. So memory comes down slowly, the more slowly the
 //! nearer the target is, and after each mistake it rests, longer each time.
@@ -53,8 +53,8 @@ pub struct Look {
     pub data: u64,
     /// DRAM for it, bytes.
     pub physical: u64,
-    /// For how long threads have waited for memory so far, in seconds.
-    pub waited_s: f64,
+    /// How much time was lost to waits for memory so far, in seconds.
+    pub lost_s: f64,
 }
 
 /// The loss that is allowed, as a part of the time: 0.02 is 2 %.
@@ -227,7 +227,7 @@ impl Slowdown {
         if seconds < ALARM_S / 2.0 {
             return 0.0;
         }
-        (last.waited_s - first.waited_s).max(0.0) / seconds * UNTOLD
+        (last.lost_s - first.lost_s).max(0.0) / seconds * UNTOLD
     }
 }
 
@@ -242,13 +242,13 @@ mod tests {
     struct Program {
         data: f64,
         hot: fn(f64) -> f64,
-        waited_s: f64,
+        lost_s: f64,
         physical: f64,
     }
 
     impl Program {
         fn new(data: f64, hot: fn(f64) -> f64) -> Self {
-            Program { data, hot, waited_s: 0.0, physical: data }
+            Program { data, hot, lost_s: 0.0, physical: data }
         }
 
         /// Looks ten times a second for so long; gives limit and loss of each look.
@@ -259,14 +259,14 @@ mod tests {
                     let missing = ((self.hot)(now_s) - self.physical).max(0.0);
                     let loss =
                         missing / self.data * 0.5 + 0.004 * (1.0 - self.physical / self.data);
-                    self.waited_s += loss / UNTOLD / 10.0;
+                    self.lost_s += loss / UNTOLD / 10.0;
                     let bytes = |mib: f64| (mib * MIB) as u64;
                     let look = Look {
                         now_s,
                         most: bytes(self.data),
                         data: bytes(self.data),
                         physical: bytes(self.physical),
-                        waited_s: self.waited_s,
+                        lost_s: self.lost_s,
                     };
                     let limit = control.limit(look, 64 << 20) as f64 / MIB;
                     // Memory leaves at most so fast, and comes back as it is missed.
@@ -338,7 +338,7 @@ mod tests {
                 most: data,
                 data,
                 physical: data,
-                waited_s: 0.0,
+                lost_s: 0.0,
             };
             limits.push(control.limit(look, 64 << 20));
         }

@@ -32,4 +32,4 @@ pub use pool::{Location, PoolError, RegionStore};
 pub use spec::{AUTO, MediumKind, PoolKind, SpecError, TierKind, TierSpec, parse_tiers};
 pub use stats::{TierStats, Times};
 pub use swap::{Swap, SwapDevice, SwapKind, SwapView, meminfo_bytes, swap_devices};
-pub use tier::{Backing, DecodeError, REJECT_MARGIN, Tier};
+pub use tier::{Backing, DecodeError, Measured, REJECT_MARGIN, Tier};

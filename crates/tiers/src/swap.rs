@@ -215,6 +215,8 @@ pub struct Swap {
     stayed: AtomicU64,
     /// The kernel takes none at present.
     refused: AtomicBool,
+    /// It is to take none.
+    disabled: AtomicBool,
 }
 
 impl Swap {
@@ -267,7 +269,14 @@ impl Swap {
 
     /// Whether it is worth trying to put pages there.
     pub fn accepts(&self) -> bool {
-        self.room_pages.load(Relaxed) > 0 && !self.refused.load(Relaxed)
+        self.room_pages.load(Relaxed) > 0
+            && !self.refused.load(Relaxed)
+            && !self.disabled.load(Relaxed)
+    }
+
+    /// From now on nothing is to be put there, or something is again.
+    pub fn set_disabled(&self, disabled: bool) {
+        self.disabled.store(disabled, Relaxed);
     }
 
     /// Pages were put there. True if it is time to look again.

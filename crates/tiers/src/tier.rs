@@ -4,6 +4,7 @@
 //! bytes go is the pool's business.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use crate::codec::{Codec, CodecError, Scratch, codec_for, prefetch};
 use crate::encode::{self, Checksum, Encoded, Encoding, checksum};
@@ -32,6 +33,7 @@ pub struct Tier {
     codec: Option<Arc<dyn Codec>>,
     backing: Backing,
     slots: Option<Arc<SlotPool>>,
+    disabled: AtomicBool,
 }
 
 /// What is under a tier's pool.
@@ -95,6 +97,17 @@ impl DecodeError {
     }
 }
 
+/// What [`Tier::measure`] found.
+#[derive(Clone, Copy, Debug)]
+pub struct Measured {
+    /// Encoded bytes of the page.
+    pub bytes: usize,
+    /// Time to encode it, ns.
+    pub encode_ns: u64,
+    /// Time to decode it, ns.
+    pub decode_ns: u64,
+}
+
 impl Tier {
     /// A tier with nothing in it. Tiers of one kind of medium share it. DRAM as a tier has no codec
     /// and no pool; its medium is not used.
@@ -127,7 +140,8 @@ impl Tier {
             TierKind::Compressed { pool, .. } => SlotPool::new(*pool, &backing).map(Arc::new),
             _ => None,
         };
-        Tier { spec, stats: TierStats::new(), codec, backing, slots }
+        let disabled = AtomicBool::new(false);
+        Tier { spec, stats: TierStats::new(), codec, backing, slots, disabled }
     }
 
     /// This tier with another codec than its specification names, such as one that a test wrote.
@@ -145,6 +159,19 @@ impl Tier {
                 rest[0].codec = same.codec.clone();
             }
         }
+    }
+
+    /// From now on it takes no more pages, or takes some again. What is in it stays.
+    pub fn set_disabled(&self, disabled: bool) {
+        self.disabled.store(disabled, Relaxed);
+        if let Some(swap) = self.swap() {
+            swap.set_disabled(disabled);
+        }
+    }
+
+    /// Whether it takes no more pages.
+    pub fn is_disabled(&self) -> bool {
+        self.disabled.load(Relaxed)
     }
 
     /// Whether what `other` has stored can be kept here as it is: both have one codec.
@@ -256,6 +283,26 @@ impl Tier {
             self.stats.count_rejected();
         }
         encoded
+    }
+
+    /// Encodes `page` and decodes it again, only to measure both. `clock_ns` is the clock: CPU time
+    /// of the calling thread in ns, say.
+    pub fn measure(
+        &self,
+        page: &Page,
+        scratch: &mut Scratch,
+        clock_ns: impl Fn() -> u64,
+    ) -> Measured {
+        let begun_ns = clock_ns();
+        let Encoded { encoding, checksum, bytes } = self.encode_sample(page, scratch);
+        let encode_ns = clock_ns() - begun_ns;
+        // Encoded bytes may lie in `scratch`, which decoding wants too.
+        let stored = bytes.to_vec();
+        let mut back = [0; PAGE_BYTES];
+        let encoded = Encoded { encoding, checksum, bytes: &stored };
+        let begun_ns = clock_ns();
+        let _ = self.decode(encoded, &mut back, scratch);
+        Measured { bytes: stored.len(), encode_ns, decode_ns: clock_ns() - begun_ns }
     }
 
     /// As [`Tier::encode`], for a page that is only measured: nothing is counted.

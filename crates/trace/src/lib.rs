@@ -17,6 +17,7 @@ pub mod counts;
 pub mod file;
 pub mod framing;
 mod kinds;
+pub use kinds::KINDS;
 #[cfg(test)]
 mod mutation;
 mod numbers;

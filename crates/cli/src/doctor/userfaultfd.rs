@@ -56,6 +56,29 @@ struct MoveArgument {
     moved: i64,
 }
 
+/// What lets faults be served in the kernel too: in words of a page, whom it is for and since when,
+/// and in words of a remedy. `docs/privileges.md` has the same table for people.
+const PRIVILEGES: [[&str; 4]; 3] = [
+    [
+        "read and write access to `/dev/userfaultfd`",
+        "the users that you name",
+        "Linux 6.1",
+        "let the user open /dev/userfaultfd (chgrp and chmod 0660, Linux 6.1)",
+    ],
+    [
+        "`CAP_SYS_PTRACE` (root has it)",
+        "this process",
+        "",
+        "run as root or with CAP_SYS_PTRACE",
+    ],
+    [
+        "sysctl `vm.unprivileged_userfaultfd=1`",
+        "everybody on the machine",
+        "Linux 5.2",
+        "set sysctl vm.unprivileged_userfaultfd=1",
+    ],
+];
+
 /// Ways to get one, best first.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Way {
@@ -129,7 +152,10 @@ fn access_row(tried: &[(Way, Option<String>)]) -> Row {
         )
         .required();
     }
-    let fix = "run as root or with CAP_SYS_PTRACE, or let the user open /dev/userfaultfd (chgrp and chmod 0660, Linux 6.1), or set sysctl vm.unprivileged_userfaultfd=1; in a container, allow userfaultfd in its seccomp profile";
+    let fix = format!(
+        "{}; in a container, allow userfaultfd in its seccomp profile",
+        PRIVILEGES.map(|[.., remedy]| remedy).join(", or ")
+    );
     if open(Way::UserModeOnly) {
         let consequence =
             "system calls into evicted memory would fail with EFAULT, so nothing is evicted";
@@ -351,6 +377,16 @@ impl Drop for Mapping {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The table in the documentation is this one, row by row.
+    #[test]
+    fn the_documentation_has_the_same_privileges() {
+        let page = include_str!("../../../../docs/privileges.md");
+        for [way, who, since, _] in PRIVILEGES {
+            let row = format!("| {way} | {who} | {since} |\n").replace("|  |", "| |");
+            assert!(page.contains(&row), "docs/privileges.md must have this row:\n{row}");
+        }
+    }
 
     fn access(system_call: bool, device: bool, user_only: bool) -> Row {
         let error = |open: bool| (!open).then(|| "Operation not permitted".to_owned());

@@ -225,7 +225,7 @@ fn managed(pid: u32) -> Option<(Here, u64)> {
     let told = figures::read_one(&page)?;
     let (logical, physical) = (told.mean_logical_bytes, told.mean_physical_bytes);
     let tco = Tco::of(logical, physical, &told.tiers, &Prices::default())?;
-    let slowdown = told.counts.stall_ns as f64 / 1e9 / told.elapsed_s().max(1.0);
+    let slowdown = told.counts.lost_ns as f64 / 1e9 / told.elapsed_s().max(1.0);
     let dram_bytes = Some(physical);
     let here = Here { cost: tco.relative, slowdown, at_least: false, dram_bytes };
     Some((here, told.peak_logical_bytes))

@@ -19,10 +19,11 @@ use anyhow::{Context, Result};
 use args::ReproduceArguments;
 use figure::{Figure, Row};
 use serde_json::{Value, json};
-use std::io::Write as _;
+use std::io::{IsTerminal as _, Write as _};
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 /// A paper whose figures are reproduced.
 pub struct Paper {
@@ -84,7 +85,9 @@ pub fn run(arguments: &ReproduceArguments) -> Result<u8> {
     for (number, figures) in wanted {
         let paper = PAPERS[*number];
         crate::say(&format!("{}: {}", paper.name, paper.title));
-        papers.push((paper, (paper.run)(figures, &options)?));
+        let figures = (paper.run)(figures, &options)?;
+        figures.iter().for_each(|figure| crate::say(&format!("  {}: {}", figure.id, figure.title)));
+        papers.push((paper, figures));
     }
     // Of each figure, of each paper, and of what was asked for.
     let json = |name: &str, figures: &[&Figure]| {
@@ -134,14 +137,28 @@ fn write(directory: &Path, name: &str, text: &str) -> Result<()> {
     std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Works on all items, as many at a time as there are processors, and says so. The results have the
-/// items' order.
+/// How far it is, is told so often where standard error is no terminal.
+const TOLD_EVERY: Duration = Duration::from_secs(20);
+
+/// Works on all items, as many at a time as there are processors, and says how far it is: in one
+/// line of a terminal that is gone in the end, or now and then. The results have the items' order.
 fn parallel<T: Sync, R: Send>(
     items: &[T],
     name: impl Fn(&T) -> String + Sync,
     work: impl Fn(&T) -> Result<R> + Sync,
 ) -> Result<Vec<R>> {
     let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let (terminal, told) = (std::io::stderr().is_terminal(), Mutex::new(Instant::now()));
+    let tell = |name: String, done: usize| {
+        let text = format!("  {name} ({done} of {})", items.len());
+        let mut told = told.lock().expect("nobody panics with it");
+        if terminal {
+            let _ = write!(std::io::stderr(), "\r\x1b[K{text}");
+        } else if told.elapsed() >= TOLD_EVERY {
+            *told = Instant::now();
+            crate::say(&text);
+        }
+    };
     let results: Vec<Mutex<Option<Result<R>>>> = items.iter().map(|_| Mutex::new(None)).collect();
     let workers = std::thread::available_parallelism().map_or(1, usize::from).min(items.len());
     std::thread::scope(|scope| {
@@ -153,16 +170,14 @@ fn parallel<T: Sync, R: Send>(
                 } {
                     let result = work(item);
                     *slot.lock().expect("nobody panics with it") = Some(result);
-                    crate::say(&format!(
-                        "  {} ({} of {})",
-                        name(item),
-                        done.fetch_add(1, Ordering::Relaxed) + 1,
-                        items.len()
-                    ));
+                    tell(name(item), done.fetch_add(1, Ordering::Relaxed) + 1);
                 }
             });
         }
     });
+    if terminal {
+        let _ = write!(std::io::stderr(), "\r\x1b[K");
+    }
     results
         .into_iter()
         .map(|slot| slot.into_inner().expect("nobody panics with it").expect("each was worked on"))

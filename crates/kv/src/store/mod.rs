@@ -143,7 +143,8 @@ impl Store {
     /// Makes all items that exist at a second vanish then.
     pub fn flush(&self, at: u32, now: u32) {
         if at <= now && self.config.cas {
-            self.flush_cas.store(self.new_cas(), Relaxed);
+            // Another flush may have been given a later one meanwhile, and answered.
+            self.flush_cas.fetch_max(self.new_cas(), Relaxed);
             // The identifier tells old from new better than the second does.
             self.flush_at.store(0, Relaxed);
         } else {

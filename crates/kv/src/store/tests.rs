@@ -84,6 +84,29 @@ fn a_flush_takes_what_was_there_and_not_what_follows() {
     assert_eq!(get(&store, &stats, "b", 100), Found::Hit(b"two".to_vec()));
 }
 
+/// Of two flushes the one that drew its identifier first may write it last.
+#[test]
+fn flushes_at_once_take_what_was_there() {
+    let (store, stats) = store(8, true);
+    let ended = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !ended.load(Relaxed) {
+                store.flush(100, 100);
+            }
+        });
+        for _ in 0..200_000 {
+            assert!(set(&store, &stats, "a", b"one", 0));
+            store.flush(100, 100);
+            if let Found::Hit(_) = get(&store, &stats, "a", 100) {
+                ended.store(true, Relaxed);
+                panic!("an item was there after a flush that had been answered");
+            }
+        }
+        ended.store(true, Relaxed);
+    });
+}
+
 #[test]
 fn a_flush_leaves_what_is_stored_after_it_by_a_slow_clock() {
     let (store, stats) = store(8, true);

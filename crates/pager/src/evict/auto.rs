@@ -131,21 +131,11 @@ impl Auto {
     }
 
     fn cost_of(&self, tier: &Tier, scratch: &mut Scratch, pager: &Pager) -> u64 {
-        let mut back = [0; PAGE];
         let (mut out, mut home) = (Vec::with_capacity(SAMPLE), Vec::with_capacity(SAMPLE));
         for page in &self.sample {
-            let begun = sys::thread_cpu_ns();
-            let encoded = tier.encode_sample(page, scratch);
-            out.push(sys::thread_cpu_ns() - begun);
-            let (encoding, checksum, bytes) =
-                (encoded.encoding, encoded.checksum, encoded.bytes.to_vec());
-            let begun = sys::thread_cpu_ns();
-            let _ = tier.decode(
-                terrace_tiers::Encoded { encoding, checksum, bytes: &bytes },
-                &mut back,
-                scratch,
-            );
-            home.push(sys::thread_cpu_ns() - begun);
+            let measured = tier.measure(page, scratch, sys::thread_cpu_ns);
+            out.push(measured.encode_ns);
+            home.push(measured.decode_ns);
         }
         // The real ones, where there are some: with all that copying a page takes.
         let restore = tier.stats.restore_quantile_ns(0.5).max(median(home));

@@ -7,7 +7,7 @@
 
 use terrace_os::{self as sys, PAGE};
 use terrace_tiers::codec::Assumed;
-use terrace_tiers::{CodecKind, Encoded, Page, Scratch, Tier};
+use terrace_tiers::{CodecKind, Page, Scratch, Tier};
 
 /// Pages of the sample in a window: 64 take about 2 ms with lz4 and zstd.
 const SAMPLE: usize = 64;
@@ -88,19 +88,11 @@ impl Gauge {
 
 fn measured(tier: &Tier, pages: &[Page], scratch: &mut Scratch) -> Known {
     let (mut bytes, mut encode_ns, mut decode_ns) = (0, 0, 0);
-    let mut back = [0; PAGE];
     for page in pages {
-        let begun = sys::thread_cpu_ns();
-        let encoded = tier.encode_sample(page, scratch);
-        let encoded_at = sys::thread_cpu_ns();
-        let (encoding, checksum, stored) =
-            (encoded.encoding, encoded.checksum, encoded.bytes.to_vec());
-        let copied_at = sys::thread_cpu_ns();
-        let encoded = Encoded { encoding, checksum, bytes: &stored };
-        let _ = tier.decode(encoded, &mut back, scratch);
-        decode_ns += sys::thread_cpu_ns() - copied_at;
-        encode_ns += encoded_at - begun;
-        bytes += stored.len();
+        let measured = tier.measure(page, scratch, sys::thread_cpu_ns);
+        bytes += measured.bytes;
+        encode_ns += measured.encode_ns;
+        decode_ns += measured.decode_ns;
     }
     let count = pages.len() as f64;
     Known {

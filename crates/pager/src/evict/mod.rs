@@ -103,7 +103,7 @@ pub(crate) fn leaves(word: Snapshot, now_ms: u64) -> Verdict {
 pub(crate) struct EvictOutcome {
     /// Pages now in a compressed tier.
     pub evicted: u32,
-    /// Pages the kernel would not move.
+    /// Pages the kernel would not move, or did not find any more.
     pub refused: u32,
     /// Pages that were eligible.
     pub eligible: u32,
@@ -111,6 +111,20 @@ pub(crate) struct EvictOutcome {
     pub changed: bool,
     /// The page of the region to go on with; the first behind it if there is none.
     pub next: usize,
+}
+
+/// What became of a run of claimed pages.
+struct RunOutcome {
+    /// So many of its first pages went.
+    pages: usize,
+    /// The next one is not mapped any more; else it stays.
+    is_gone: bool,
+}
+
+impl RunOutcome {
+    fn of(pages: usize) -> RunOutcome {
+        RunOutcome { pages, is_gone: false }
+    }
 }
 
 pub(crate) struct Claimed {
@@ -585,7 +599,7 @@ impl Evictor {
             claimed.is_empty() || !entry.is_huge(),
             "a huge page is split before anything is moved out of it",
         );
-        let mut index = 0;
+        let (mut index, mut refused) = (0, 0);
         while index < claimed.len() {
             let run = claimed[index..]
                 .iter()
@@ -593,7 +607,7 @@ impl Evictor {
                 .take_while(|(i, c)| c.address == claimed[index].address + i * PAGE)
                 .count();
             let slot = slot + staged.len();
-            let moved = match pager.settings.evict {
+            let RunOutcome { pages: moved, is_gone } = match pager.settings.evict {
                 Eviction::Move => self.move_run(pager, claimed[index].address, slot, run),
                 Eviction::WriteProtect => self.copy_run(pager, claimed[index].address, slot, run),
             };
@@ -614,20 +628,21 @@ impl Evictor {
                 let page = &claimed[index];
                 settle(pager, entry.word(page.address), page.before, page.before);
                 taken.refused += 1;
+                refused += u64::from(!is_gone);
                 index += 1;
             }
         }
-        if taken.refused > 0 {
-            pager.account.failed_moves.fetch_add(u64::from(taken.refused), Relaxed);
+        if refused > 0 {
+            pager.account.failed_moves.fetch_add(refused, Relaxed);
         }
     }
 
-    /// One UFFDIO_MOVE; returns how many pages went. A page that only *was* shared with a child is
+    /// One UFFDIO_MOVE. A page that only *was* shared with a child is
     /// made our own and tried again.
     ///
     /// The kernel does not ask whether what it moves is registered, and what is not reads as zeros
     /// afterwards. So that is asked right before, whatever is believed: see [`Pager::disown`].
-    fn move_run(&mut self, pager: &Pager, address: usize, slot: usize, pages: usize) -> usize {
+    fn move_run(&mut self, pager: &Pager, address: usize, slot: usize, pages: usize) -> RunOutcome {
         let uffd = pager.descriptors.staging.load(Relaxed);
         let pagemap = pager.descriptors.pagemap.load(Relaxed);
         let mut done = 0;
@@ -646,9 +661,9 @@ impl Evictor {
                 }
                 Ok(false) => {
                     pager.disown(from);
-                    return done;
+                    return RunOutcome::of(done);
                 }
-                Err(_) => return done,
+                Err(_) => return RunOutcome::of(done),
             }
             let begun_ns = sys::now_ns();
             // SAFETY: the pages are claimed (Moving) and their faults answered; the slots are free.
@@ -660,9 +675,13 @@ impl Evictor {
                 auto.moved.learn(call_ns, moved);
             }
             if done == pages {
-                return done;
+                return RunOutcome::of(done);
             }
             let at = address + done * PAGE;
+            // The program has given it back meanwhile: nothing is refused.
+            if stopped == Some(Errno::ENOENT) {
+                return RunOutcome { pages: done, is_gone: true };
+            }
             if let Some(error) = stopped {
                 pager.account.move_error.store(error.into_raw() as u64, Relaxed);
             }
@@ -676,26 +695,26 @@ impl Evictor {
                 Some(Errno::EBUSY) if unshared_at != at => {
                     if !sys::mapped_exclusively(pagemap, at) {
                         pager.account.shared_tries.fetch_add(1, Relaxed);
-                        return done;
+                        return RunOutcome::of(done);
                     }
                     unshared_at = at;
                     if sys::populate_for_writing(at, PAGE).is_err() {
-                        return done;
+                        return RunOutcome::of(done);
                     }
                 }
                 Some(Errno::EEXIST) => {
                     pager.check(false, "a free staging slot is empty");
-                    return done;
+                    return RunOutcome::of(done);
                 }
-                // Gone meanwhile, locked, protected, pinned: not ours to move.
-                Some(_) => return done,
+                // Locked, protected, pinned: not ours to move.
+                Some(_) => return RunOutcome::of(done),
             }
         }
     }
 
-    /// Write-protect, copy, discard; returns how many pages went. Writers wait from the first step
+    /// Write-protect, copy, discard. Writers wait from the first step
     /// on: their fault finds the page claimed.
-    fn copy_run(&mut self, pager: &Pager, address: usize, slot: usize, pages: usize) -> usize {
+    fn copy_run(&mut self, pager: &Pager, address: usize, slot: usize, pages: usize) -> RunOutcome {
         let pagemap = pager.descriptors.pagemap.load(Relaxed);
         let uffd = pager.uffd_of(address);
         // Copying would touch a missing page, and one that a child shares frees nothing.
@@ -703,7 +722,7 @@ impl Evictor {
             (0..pages).take_while(|i| sys::mapped_exclusively(pagemap, address + i * PAGE)).count();
         if exclusive == 0 {
             pager.account.shared_tries.fetch_add(1, Relaxed);
-            return 0;
+            return RunOutcome::of(0);
         }
         let mut copied = 0;
         let protected = sys::uffd_write_protect(uffd, address, exclusive * PAGE, true);
@@ -735,7 +754,7 @@ impl Evictor {
             }
             pager.disown(address);
         }
-        gone
+        RunOutcome::of(gone)
     }
 
     /// Compresses staged pages into their region's store and empties the slots `slot..slot +
@@ -1001,18 +1020,19 @@ impl Evictor {
     /// (packed).
     pub fn recompress_densest(&mut self, pager: &Pager, entry: Entry) -> u64 {
         let Some(densest) = pager.densest_own() else { return 0 };
-        self.recompress(pager, entry, densest, true).gained_bytes
+        self.recompress(pager, entry, densest, Which::Denser).gained_bytes
     }
 
-    /// Moves what is stored of a region into the tier `to`, one of ours. `if_denser`: only what
-    /// takes an eighth less of DRAM there. Pages that do not compress there stay where they are.
+    /// Moves what is stored of a region into the tier `to`, one of ours. Pages that do not compress
+    /// there stay where they are.
     pub fn recompress(
         &mut self,
         pager: &Pager,
         entry: Entry,
         to: usize,
-        if_denser: bool,
+        which: Which,
     ) -> Recompressed {
+        let if_denser = which == Which::Denser;
         let mut done = Recompressed::default();
         if !accepts(&pager.tiers[to]) {
             return done;
@@ -1033,11 +1053,14 @@ impl Evictor {
                 continue;
             }
             let old = Location::from_bits(found.payload());
-            let Some(from) = store.tier_of(old).map(usize::from).filter(|from| *from != to) else {
+            let is_meant = |from: &usize| *from != to && which.is_in(*from);
+            let Some(from) = store.tier_of(old).map(usize::from).filter(is_meant) else {
                 continue;
             };
             let gains_nothing = if_denser && pager.tiers[from].leaves_dram();
-            if gains_nothing || old.encoding == Encoding::Same {
+            // A repeated pattern takes no memory anywhere.
+            let stays = old.encoding == Encoding::Same && !matches!(which, Which::In(_));
+            if gains_nothing || stays {
                 continue;
             }
             let old_len = u64::from(old.len);
@@ -1190,9 +1213,29 @@ enum StoreOutcome {
     Incompressible,
 }
 
+/// What of a region is recompressed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Which {
+    /// All that is stored in other tiers.
+    All,
+    /// Of that, what takes an eighth less of DRAM in the new one.
+    Denser,
+    /// What is in one tier.
+    In(usize),
+}
+
+impl Which {
+    fn is_in(self, tier: usize) -> bool {
+        match self {
+            Which::All | Which::Denser => true,
+            Which::In(of) => of == tier,
+        }
+    }
+}
+
 /// Whether it is worth trying to store in a tier.
 pub(crate) fn accepts(tier: &Tier) -> bool {
-    tier.is_ours() && tier.files().is_none_or(|files| files.accepts())
+    tier.is_ours() && !tier.is_disabled() && tier.files().is_none_or(|files| files.accepts())
 }
 
 impl Pager {

@@ -57,9 +57,15 @@ impl Pager {
         self.tiers.iter().position(|tier| tier.swap().is_some())
     }
 
-    /// The densest tier that is not the kernel's.
+    /// The densest tier that is not the kernel's, of those that take pages.
     pub(crate) fn densest_own(&self) -> Option<usize> {
-        (1..self.tiers.len()).rev().find(|tier| self.tiers[*tier].is_ours())
+        (1..self.tiers.len()).rev().find(|tier| is_own(&self.tiers[*tier]))
+    }
+
+    /// The tier for what is meant for `tier`: this one, or where it is disabled the next of ours
+    /// that is not, or else the one before.
+    pub(crate) fn enabled_tier(&self, tier: usize) -> usize {
+        if self.tiers[tier].is_disabled() { own_tier(self, tier) } else { tier }
     }
 
     /// From now on so many managed pages are taken to be in the kernel's swap.
@@ -434,9 +440,14 @@ impl Evictor {
     }
 }
 
+/// Whether it is one of ours and takes pages.
+fn is_own(tier: &Tier) -> bool {
+    tier.is_ours() && !tier.is_disabled()
+}
+
 /// The tier for what the kernel's swap, at `swap`, does not take: the next, or else the one before.
 pub(crate) fn own_tier(pager: &Pager, swap: usize) -> usize {
-    let own = |tier: &usize| pager.tiers[*tier].is_ours();
+    let own = |tier: &usize| is_own(&pager.tiers[*tier]);
     (swap..pager.tiers.len()).chain((1..swap).rev()).find(own).unwrap_or(swap)
 }
 

@@ -176,6 +176,7 @@ impl Mover {
         if self.tell_samples.is_due(now_ns) {
             self.tell_samples(now_ns);
         }
+        self.follow_list_of_tiers(now_ns);
         let watermark = self.low_watermark(budget, now_ns);
         pager.mover.low_watermark.store(watermark, Relaxed);
         if let Some(far) = &mut self.far {
@@ -188,7 +189,8 @@ impl Mover {
         if let Some(huge) = &mut self.huge {
             huge.look(pager, &mut *self.policy, &self.measure.views, self.measure.scanned_ns);
         }
-        let moves_on = self.place(budget, watermark, now_ns);
+        let empties = self.empty_disabled(now_ns);
+        let moves_on = self.place(budget, watermark, now_ns) || empties;
         let physical = pager.physical_bytes();
         if physical <= budget {
             self.ease(now_ns);

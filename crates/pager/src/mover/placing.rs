@@ -9,7 +9,7 @@
 //! the next plan, from where pages are then.
 
 use crate::evict::gauge::Gauge;
-use crate::evict::{EvictRequest, Evictor, accepts, is_refused, note_refusals};
+use crate::evict::{EvictRequest, Evictor, Which, accepts, is_refused, note_refusals};
 use crate::fault::ahead::Cause;
 use crate::mover::idle_restore::bring_back;
 use crate::moves::MoveReason;
@@ -151,6 +151,10 @@ impl Placer {
         };
         let recommended: Vec<u8> = self.regions.iter().map(|region| region.tier).collect();
         self.model.place(&window, &mut self.plan);
+        // Models do not know which tiers are disabled.
+        for tier in &mut self.plan {
+            *tier = pager.enabled_tier(usize::from(*tier)) as u8;
+        }
         let model = &self.model;
         let mut list = moves::list(
             &window,
@@ -289,7 +293,7 @@ impl Placer {
         let to = usize::from(step.to);
         let mut went = 0;
         if self.from == 0 && entry.region.evicted.load(Relaxed) > 0 {
-            went += evictor.recompress(pager, entry, to, false).pages as usize;
+            went += evictor.recompress(pager, entry, to, Which::All).pages as usize;
         }
         if is_refused(&entry, sys::now_ns() / 1_000_000) {
             return (went, true);

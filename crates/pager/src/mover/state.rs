@@ -42,6 +42,10 @@ const TRY_AGAIN_EVERY_NS: u64 = 1_000_000_000;
 /// One is packed at a time.
 pub(super) const POOLS_AT_ONCE: u32 = 32;
 const POOLS_EVERY_NS: u64 = 5_000_000;
+/// Between two looks at which tiers are to take pages, and between two times that what stayed in
+/// those that are not is tried to be moved out.
+const FOLLOW_TIERS_EVERY_NS: u64 = 100_000_000;
+const EMPTY_AGAIN_EVERY_NS: u64 = 10_000_000_000;
 /// Pages taken at a time (twice as many of a region, if that much room is needed), and while a
 /// thread waits for room: 0.2 ms with lz4.
 pub(super) const AT_ONCE: usize = 32;
@@ -105,6 +109,11 @@ pub(super) struct Mover {
     /// The region whose pool was looked at last.
     pub tidied_region: RegionId,
     pub tidy_pools: Every,
+    /// The list of tiers may have changed.
+    pub follow_tiers: Every,
+    /// When disabled tiers are to be emptied again, and the region to go on with.
+    pub empty_again: Every,
+    pub emptied_region: RegionId,
 }
 
 impl Mover {
@@ -152,6 +161,9 @@ impl Mover {
             placer: Placer::new(pager, now_ns),
             tidied_region: 0,
             tidy_pools: Every::new(POOLS_EVERY_NS, 0),
+            follow_tiers: Every::new(FOLLOW_TIERS_EVERY_NS, 0),
+            empty_again: Every::new(EMPTY_AGAIN_EVERY_NS, 0),
+            emptied_region: 0,
         }
     }
 

@@ -34,7 +34,9 @@ impl Mover {
         let takes = move |swap: &Swap| swap.accepts() && !(auto && swap.kind() == SwapKind::Disk);
         let tiers = &self.pager.tiers;
         (1..tiers.len()).filter(move |tier| {
-            tiers[*tier].is_ours() || tiers[*tier].swap().is_some_and(|swap| takes(swap))
+            let tier = &tiers[*tier];
+            let is_ours = tier.is_ours() && !tier.is_disabled();
+            is_ours || tier.swap().is_some_and(|swap| takes(swap))
         })
     }
 

@@ -211,15 +211,7 @@ fn thresholds(name: &str, setting: Setting, tiers: &[Tier]) -> Option<Box<dyn Mo
 }
 
 /// Names of all models.
-pub const NAMES: [&str; MODELS.len()] = {
-    let mut names = [""; MODELS.len()];
-    let mut index = 0;
-    while index < names.len() {
-        names[index] = MODELS[index].name;
-        index += 1;
-    }
-    names
-};
+pub const NAMES: [&str; MODELS.len()] = names!(MODELS);
 
 /// The three settings in which TierScape's authors ran each model, by how much they save (§8.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -39,6 +39,11 @@ impl Default for State {
     }
 }
 
+/// What LZ4 wrote of `output`: so many bytes, or 0 where all of it does not fit.
+pub(super) fn written(output: &[u8], bytes: c_int) -> Option<&[u8]> {
+    output.get(..usize::try_from(bytes).ok().filter(|&bytes| bytes > 0)?)
+}
+
 /// The LZ4 block codec.
 pub(super) struct Lz4;
 
@@ -67,9 +72,7 @@ impl Codec for Lz4 {
                 ACCELERATION,
             )
         };
-        // 0: it does not fit in `capacity`.
-        let written = usize::try_from(written).ok().filter(|&n| n > 0)?;
-        scratch.output.get(..written)
+        written(&scratch.output, written)
     }
 
     fn decompress(

@@ -89,9 +89,7 @@ impl Codec for Lz4Hc {
                 self.level,
             )
         };
-        // 0: it does not fit in `capacity`.
-        let written = usize::try_from(written).ok().filter(|&n| n > 0)?;
-        scratch.output.get(..written)
+        lz4::written(&scratch.output, written)
     }
 
     fn decompress(
