@@ -10,11 +10,12 @@ CARGO = scripts/toolchain.sh cargo
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 RELEASE = $(or $(CARGO_TARGET_DIR),target)/release
 
-.PHONY: help build demo test programs sanitize soak bench bench-servers bench-malloc install uninstall deb rpm tarball oci portable try-portable reference clean
+.PHONY: help build demo check test programs sanitize soak bench bench-servers bench-malloc install uninstall deb rpm tarball oci portable try-portable reference clean
 
 help:
 	@echo 'make build                      the terrace command and libterrace.so, in $(RELEASE)'
 	@echo 'make demo                       a real program under Terrace, with proof and reports (three minutes)'
+	@echo 'make check                      format, documents and the unit tests of all crates (minutes)'
 	@echo 'make test                       all tests'
 	@echo 'make programs                   real programs as their users start them (large packages)'
 	@echo 'make sanitize                   tests under AddressSanitizer (needs a nightly Rust) and valgrind'
@@ -36,6 +37,14 @@ demo:
 	@scripts/setup.sh demo
 	$(CARGO) build --release -p terrace-cli -p terrace-runtime
 	python3 demo/demo.py $(RELEASE)/terrace
+
+# What finds most mistakes in a few minutes, once everything was built.
+check:
+	$(CARGO) fmt --all --check
+	scripts/check-docs.sh
+	scripts/check-words.sh
+	scripts/check-imports.py
+	$(CARGO) test --release --workspace --lib --bins
 
 # Readers, writers and the relocator of objects in every order of their steps, in a target directory of its own.
 LOOM = $(or $(CARGO_TARGET_DIR),target)/loom

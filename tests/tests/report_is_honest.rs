@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use terrace_tests::{
-    Finished, Program, Running, Terrace, compiled, machine, skip, terrace_library,
+    Finished, Program, Running, Terrace, compiled, machine, skip, terrace_command, terrace_library,
 };
 
 /// The greatest difference between the report's averages and those seen from outside.
@@ -188,7 +188,8 @@ fn a_budget_that_cannot_be_kept_is_said_and_the_program_still_finishes() {
 fn waits_of_threads_are_not_added_up() {
     let arguments = ["load", "memory", "zipf", "--size", "96M", "--threads", "4", "--seconds", "3"];
     let program = Program::new(terrace_command()).args(arguments);
-    let report = program.under(Terrace::within("40M")).succeed().report();
+    let finished = program.under(Terrace::within("40M")).succeed();
+    let report = finished.report();
     let (lost, waited) = (report.number("/lost_s"), report.number("/stall_s"));
     println!("{lost} s are lost, and {waited} s were waited");
     assert!(lost > 0.0 && lost <= waited, "{report}");

@@ -20,6 +20,7 @@ mod data;
 mod disposition;
 mod doctor;
 mod effective;
+mod emphasis;
 mod ended;
 mod every;
 mod figures;

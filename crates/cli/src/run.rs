@@ -8,6 +8,7 @@
 use crate::args::RunArguments;
 use crate::child::{self, Moment};
 use crate::effective;
+use crate::emphasis::emphasised;
 use crate::ended::Ended;
 use crate::figures;
 use crate::going_on::GoingOn;
@@ -302,7 +303,8 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
     if settings.strict && report.state == "unmanaged" && report.exit_status == Some(125) {
         say("the program was not started (--strict)");
     } else {
-        let _ = io::stderr().write_all(report_text::text(&report, &settings).as_bytes());
+        let text = emphasised(&report_text::text(&report, &settings));
+        let _ = anstream::AutoStream::auto(io::stderr()).write_all(text.as_bytes());
     }
     let again = report_file.as_ref().and_then(ReportFile::again);
     let report_file = match report_file {

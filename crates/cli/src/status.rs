@@ -4,6 +4,7 @@
 //! statistics pages of the processes, looked at twice, as rates need some time between two looks.
 
 use crate::args::StatusArguments;
+use crate::emphasis::emphasised;
 use crate::figures::{self, Figures, Image, PageFile, SILENT_NS};
 use crate::quantity::{bytes, share};
 use crate::report::state_name;
@@ -132,8 +133,8 @@ pub fn run(arguments: &StatusArguments) -> Result<u8> {
     loop {
         let status = look(&mut before);
         let text =
-            if arguments.json { serde_json::to_string(&status)? + "\n" } else { text(&status) };
-        let mut out = io::stdout().lock();
+            if arguments.json { serde_json::to_string(&status)? + "\n" } else { emphasised(&text(&status)) };
+        let mut out = anstream::AutoStream::auto(io::stdout().lock());
         // Whoever reads it may have seen enough.
         if out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_err()
             || !arguments.watch

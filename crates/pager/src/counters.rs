@@ -25,9 +25,12 @@ pub(crate) struct Account {
     pub(super) forked_ns: AtomicU64,
     /// What is published of this process.
     pub counts: Counts,
-    /// So much of `stall_ns` is judged: whether the program lost that time, or other threads of it
-    /// ran meanwhile.
+    /// What of `stall_ns` is CPU time of the program's threads.
+    pub stall_cpu_ns: AtomicU64,
+    /// So much of both is judged: whether the program lost that time, or other threads of it ran
+    /// meanwhile.
     pub judged_stall_ns: AtomicU64,
+    pub judged_stall_cpu_ns: AtomicU64,
     /// Pages found shared with a child since the last scan.
     pub shared_tries: AtomicU64,
     /// When all pages were looked at last, ms.
@@ -47,7 +50,9 @@ impl Account {
             forks: AtomicU32::new(0),
             forked_ns: AtomicU64::new(0),
             counts: Counts::default(),
+            stall_cpu_ns: AtomicU64::new(0),
             judged_stall_ns: AtomicU64::new(0),
+            judged_stall_cpu_ns: AtomicU64::new(0),
             shared_tries: AtomicU64::new(0),
             scanned_ms: AtomicU64::new(0),
             threads: Lock::new(Vec::new()),
@@ -85,7 +90,9 @@ impl Account {
         unsafe { self.threads.reset_after_fork() };
         self.threads.lock().clear();
         self.counts.write(&Counted::default());
-        self.judged_stall_ns.store(0, Relaxed);
+        for count in [&self.stall_cpu_ns, &self.judged_stall_ns, &self.judged_stall_cpu_ns] {
+            count.store(0, Relaxed);
+        }
         self.shared_tries.store(0, Relaxed);
     }
 }

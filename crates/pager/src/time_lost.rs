@@ -3,23 +3,26 @@
 use crate::account::Account;
 use crate::stats::Counted;
 use std::collections::VecDeque;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::*;
 use terrace_os as sys;
 
 /// The time that a program lost within `elapsed_ns`, in ns.
 ///
-/// `waited_ns` is how long its threads waited for memory, and `ran_ns` how long they had a CPU,
-/// each summed over its threads. Their sum is what the threads wanted; where it is more than one
-/// thread can want, the program lost only the part of it that was waited. So two threads that each
-/// wait half of the time cost half of it, not all of it, and a thread that waits beside idle
-/// ones, or for requests as well, costs what it waits. A thread that waits for a CPU wants it
-/// too and is not seen: more threads than CPUs lose less than this says.
-pub fn lost_ns(elapsed_ns: u64, waited_ns: u64, ran_ns: u64) -> u64 {
-    let wanted_ns = elapsed_ns.max(waited_ns.saturating_add(ran_ns));
+/// `stall_ns` is how long its threads were held up by memory, of which they spent `stall_cpu_ns` on
+/// a CPU; `ran_ns` is how long they had a CPU in all. Each is summed over the threads. Running and
+/// waiting together are what the threads wanted. Where that is more than one thread can want,
+/// the program lost only the part of the time that is held up of it. So two threads that
+/// each wait half of the time cost half of it, not all of it, and a thread that waits beside
+/// idle ones, or for requests as well, costs what it waits. A thread that waits for a CPU wants
+/// it too and is not seen: more threads than CPUs lose less than this says.
+pub fn lost_ns(elapsed_ns: u64, stall_ns: u64, stall_cpu_ns: u64, ran_ns: u64) -> u64 {
+    let waited_ns = stall_ns.saturating_sub(stall_cpu_ns);
+    let wanted_ns = elapsed_ns.max(waited_ns.saturating_add(ran_ns.max(stall_cpu_ns)));
     if wanted_ns == 0 {
         return 0;
     }
-    (u128::from(elapsed_ns) * u128::from(waited_ns) / u128::from(wanted_ns)) as u64
+    (u128::from(elapsed_ns) * u128::from(stall_ns) / u128::from(wanted_ns)) as u64
 }
 
 /// So far back goes the last minute, and so far apart are the looks that are kept for it.
@@ -52,11 +55,16 @@ impl Looks {
         let ran_ns = sys::program_cpu_ns();
         let since = |now: Option<u64>, then: Option<u64>| Some(now?.saturating_sub(then?));
         let ran_since_ns = since(ran_ns, ran_then_ns).unwrap_or(0);
-        let stall_ns = account.stall_ns.load(Relaxed);
-        let waited_ns = stall_ns.saturating_sub(account.judged_stall_ns.swap(stall_ns, Relaxed));
+        let newly = |all: &AtomicU64, judged: &AtomicU64| {
+            let now = all.load(Relaxed);
+            now.saturating_sub(judged.swap(now, Relaxed))
+        };
+        // In this order: of what comes between, CPU time is not seen without its stall.
+        let stall_cpu_ns = newly(&account.stall_cpu_ns, &account.judged_stall_cpu_ns);
+        let stall_ns = newly(&account.stall_ns, &account.judged_stall_ns);
         let lost_before_ns = account.lost_ns.load(Relaxed);
         let elapsed_ns = now_ns.saturating_sub(then_ns);
-        let lost_ns = lost_before_ns + lost_ns(elapsed_ns, waited_ns, ran_since_ns);
+        let lost_ns = lost_before_ns + lost_ns(elapsed_ns, stall_ns, stall_cpu_ns, ran_since_ns);
         account.lost_ns.store(lost_ns, Relaxed);
         if self.minute.back().is_none_or(|(at_ns, _)| then_ns.saturating_sub(*at_ns) >= SECOND_NS) {
             self.minute.push_back((then_ns, lost_before_ns));
@@ -73,6 +81,12 @@ impl Looks {
 }
 
 impl Account {
+    /// Threads of the program were held up for so long, of which they had a CPU for `ran_ns`.
+    pub fn add_stall(&self, waited_ns: u64, ran_ns: u64) {
+        self.stall_ns.fetch_add(waited_ns + ran_ns, Relaxed);
+        self.stall_cpu_ns.fetch_add(ran_ns, Relaxed);
+    }
+
     /// All counts now. What was waited since the last look, which was no sooner than `looked_ns`,
     /// counts as lost, since nothing is known of other threads; makes no system call.
     pub fn read_counts(&self, looked_ns: u64) -> Counted {
@@ -89,22 +103,24 @@ mod tests {
 
     #[test]
     fn what_one_thread_waits_is_lost() {
-        assert_eq!(lost_ns(1_000, 300, 700), 300);
+        assert_eq!(lost_ns(1_000, 300, 0, 700), 300);
+        // A third of that is its own CPU time.
+        assert_eq!(lost_ns(1_000, 300, 100, 800), 300);
         // It waits for requests as well.
-        assert_eq!(lost_ns(1_000, 300, 100), 300);
-        assert_eq!(lost_ns(1_000, 0, 700), 0);
-        assert_eq!(lost_ns(0, 0, 0), 0);
+        assert_eq!(lost_ns(1_000, 300, 0, 100), 300);
+        assert_eq!(lost_ns(1_000, 0, 0, 700), 0);
+        assert_eq!(lost_ns(0, 0, 0, 0), 0);
     }
 
     #[test]
     fn waits_of_several_threads_are_not_added_up() {
         // Two threads, each of which waits for half of the time.
-        assert_eq!(lost_ns(1_000, 1_000, 1_000), 500);
+        assert_eq!(lost_ns(1_000, 1_000, 0, 1_000), 500);
         // One waits all the time while three compute.
-        assert_eq!(lost_ns(1_000, 1_000, 3_000), 250);
+        assert_eq!(lost_ns(1_000, 1_000, 0, 3_000), 250);
         // All of eight wait and do nothing else.
-        assert_eq!(lost_ns(1_000, 8_000, 0), 1_000);
-        assert_eq!(lost_ns(u64::MAX, u64::MAX, u64::MAX), u64::MAX);
+        assert_eq!(lost_ns(1_000, 8_000, 0, 0), 1_000);
+        assert_eq!(lost_ns(u64::MAX, u64::MAX, 0, u64::MAX), u64::MAX);
     }
 
     #[test]

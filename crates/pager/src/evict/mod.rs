@@ -670,7 +670,7 @@ impl Evictor {
             let (bytes, stopped) = unsafe { sys::uffd_move(uffd, pagemap, to, from, len) };
             done += bytes / PAGE;
             let (call_ns, moved) = (sys::now_ns() - begun_ns, (bytes / PAGE) as u64);
-            pager.account.stall_ns.fetch_add(interruption_ns(call_ns, moved), Relaxed);
+            pager.account.add_stall(0, interruption_ns(call_ns, moved));
             if let Some(auto) = self.auto.as_mut().filter(|_| moved > 0) {
                 auto.moved.learn(call_ns, moved);
             }

@@ -114,7 +114,8 @@ impl Pager {
         if let Some((tier, swap)) = self.swap() {
             // While swap is being taken away, nobody waits for what comes back.
             if swap.accepts() {
-                self.account.stall_ns.fetch_add(self.fault_cost.of_swap_ns(), Relaxed);
+                // The kernel works in the thread that touched it.
+                self.account.add_stall(0, self.fault_cost.of_swap_ns());
             }
             tier.stats.count_fault();
         }

@@ -260,8 +260,10 @@ impl Pager {
                 // caller asked for.
                 sys::peek(address, &mut [0]);
                 back = 1;
+            } else {
+                // In this thread. What a handler does it counts itself.
+                self.account.add_stall(0, sys::now_ns() - start_ns);
             }
-            self.account.stall_ns.fetch_add(sys::now_ns() - start_ns, Relaxed);
             let Some(next) = self.first_out(address + back * PAGE, end) else { return };
             address = next;
             // Those that came meanwhile have their turn.

@@ -136,13 +136,19 @@ impl FaultCost {
         service_ns * (self.found.load(Relaxed) + READ_PARTS) / (2 * READ_PARTS)
     }
 
-    /// The overhead of one fault beside its service, ns: waiting and the thread's own CPU time.
+    /// The overhead of one fault beside its service, ns.
     pub fn overhead_ns(&self) -> u64 {
+        let (waited_ns, ran_ns) = self.overhead_parts_ns();
+        waited_ns + ran_ns
+    }
+
+    /// What that is made of: waiting, and the thread's own CPU time.
+    pub fn overhead_parts_ns(&self) -> (u64, u64) {
         let waits = match self.sleeps.load(Relaxed) {
             true => self.waits.ns(),
             false => self.mean_waits_ns.load(Relaxed),
         };
-        waits + self.own_cpu.ns().min(OWN_CPU_NS)
+        (waits, self.own_cpu.ns().min(OWN_CPU_NS))
     }
 
     /// The time between two faults of one thread: without and with a CPU.

@@ -165,7 +165,8 @@ impl Pager {
         tools.laps = Laps::default();
         let end_ns = sys::now_ns();
         tools.timing.end(thread, end_ns);
-        self.account.stall_ns.fetch_add(end_ns - start_ns + self.fault_cost.overhead_ns(), Relaxed);
+        let (waited_ns, ran_ns) = self.fault_cost.overhead_parts_ns();
+        self.account.add_stall(end_ns - start_ns + waited_ns, ran_ns);
     }
 
     /// One attempt at a fault that was taken at `start_ns`.
