@@ -144,11 +144,10 @@ def of_the_plot():
 
     shares = [point[0] for points in below.values() for point in points]
     return (
-        f"From {min(shares):.0f} to {max(shares):.0f} % of the unlimited server's memory, memcached has "
-        f"{span('memcached', 1)} times zram's throughput and {span('memcached', 2)} times its\n"
-        f"p99, and [redis](bench/results/servers-redis-1000-zram-lz4.svg) {span('redis', 1)} and {span('redis', 2)} times. "
-        f"Nearer to all of it they have {min(point[1] for point in above):.2f} times the throughput and "
-        f"{max(point[2] for point in above):.2f} times the p99 at worst.\n"
+        f"With {min(shares):.0f} to {max(shares):.0f} % of the unlimited server's memory, memcached has "
+        f"{span('memcached', 1)} times zram's throughput, and {span('memcached', 2)} times its p99.\n"
+        f"[redis](bench/results/servers-redis-1000-zram-lz4.svg) has {span('redis', 1)} and {span('redis', 2)} times. "
+        f"Above that, the worst is {min(point[1] for point in above):.2f} times the throughput, and {max(point[2] for point in above):.2f} times the p99.\n"
     )
 
 
