@@ -18,6 +18,7 @@ explanation 80 30 docs/explanation/*.md
 benchmarks 60 30 docs/benchmarks.md
 reference 130 60 docs/reference/terrace*.md docs/reference/exit-statuses.md
 limits 60 60 docs/limits.md
+design 120 30 docs/design/*.md
 contract 200 60 docs/moving-objects.md
 KINDS
 }
