@@ -16,6 +16,7 @@ index 50 35 docs/README.md docs/how-to.md docs/configuration.md
 how-to 60 30 docs/how-to/*.md
 explanation 80 30 docs/explanation/*.md
 benchmarks 60 30 docs/benchmarks.md
+results 125 40 docs/benchmarks/*.md
 settings 100 35 docs/settings/*.md
 guide 120 36 docs/install.md docs/kernels.md docs/linked-programs.md docs/load.md docs/moving-objects.md docs/privileges.md docs/recording.md docs/reproduce.md
 handbook 240 38 docs/known-problems.md docs/simulator.md docs/terrace-kv.md docs/testing.md docs/trace-format.md
