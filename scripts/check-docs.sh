@@ -80,6 +80,7 @@ faults=$(
         done
     done
     if command -v python3 >/dev/null; then
+        python3 scripts/check-anchors.py 2>&1 || true
         python3 scripts/benchmarks.py --check 2>&1 || true
         python3 scripts/hazards.py --check 2>&1 || true
         python3 bench/costs.py --check 2>&1 || true
