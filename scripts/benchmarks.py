@@ -201,7 +201,7 @@ def main():
             if not path.exists() or path.read_text() != wanted.get(path)
         ]
         faults += [
-            f"bench/results/{path.name} is on no page of docs/benchmarks: scripts/benchmark_pages.py has them"
+            f"bench/results/{path.name} is on no page of docs/benchmarks: scripts/benchmark_pages has them"
             for path in sorted(RESULTS.glob("*.json"))
             if path.stem not in benchmark_pages.shown()
         ]

@@ -57,9 +57,7 @@ def bars(title, series, groups, mark=None):
         out.append(f'<text x="{LEFT - 8}" y="{middle:.0f}" text-anchor="end">{html.escape(label)}</text>')
         for number, value in enumerate(row):
             if value is not None:
-                out.append(
-                    f'<rect class="c{number}" x="{LEFT}" y="{y}" width="{across(value) - LEFT:.1f}" height="{BAR - 2}"/>'
-                )
+                out.append(f'<rect class="c{number}" x="{LEFT}" y="{y}" width="{across(value) - LEFT:.1f}" height="{BAR - 2}"/>')
                 out.append(f'<text class="v" x="{across(value) + 5:.1f}" y="{y + BAR - 3}">{said(value)}</text>')
             y += BAR
         y += GAP
