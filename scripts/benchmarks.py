@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Makes docs/benchmarks.md, one screen of results, out of bench/results/, and what README.md says of
-its plot:
+"""Makes docs/benchmarks.md, one screen of results, out of bench/results/, a page and a plot for each
+benchmark in docs/benchmarks/, and what README.md says of its plot:
 
     scripts/benchmarks.py            writes them
     scripts/benchmarks.py --check    exit status 1 if they, or the plots, are not what the results say
@@ -12,9 +12,12 @@ import re
 import statistics
 import sys
 
+import benchmark_pages
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench/results"
 PAGE = ROOT / "docs/benchmarks.md"
+PAGES = ROOT / "docs/benchmarks"
 README = ROOT / "README.md"
 # The servers of the plots, and the least share of memory that counts as near all of it.
 CURVES, NEAR_ALL = ["memcached", "redis"], 90
@@ -60,18 +63,19 @@ def pages():
         yield f"| {shown} | {row['terrace_us']:.1f} µs | {row['zram_us']:.1f} µs | {row['ratio']:.2f} |"
 
 
-def idle():
-    """A row for each server where nothing is evicted."""
+def idle_line():
+    """What Terrace costs where nothing is evicted, beside the server alone."""
+    of = {"CPU time of an operation": [], "memory of the server": []}
     for server in read("idle-servers")["servers"]:
-        ratios = {row["figure"]: row["ratio_median"] for row in server["ratios"] if row["side"] == "terrace"}
-        cpu, memory = ratios["CPU time of an operation"], ratios["memory of the server"]
-        size = f"{server['server']}, {server['items']:,} items"
-        yield f"| {size} | {cpu:.3f} | {memory:.3f} |"
+        for row in server["ratios"]:
+            if row["side"] == "terrace" and row["figure"] in of:
+                of[row["figure"]].append(row["ratio_median"])
+    cpu, memory = (f"{min(values):.2f} to {max(values):.2f}" for values in of.values())
+    return f"{cpu} times the CPU time of a request, {memory} times the memory."
 
 
 def page():
     honesty, heldout = read("honesty"), read("policies-heldout")["machines"][0]
-    malloc = read("malloc")["to_base"]["means"]
     metadata = statistics.mean(row["share"] for row in read("metadata"))
     lines = [
         "# Benchmarks",
@@ -79,7 +83,9 @@ def page():
         "<!-- Made by scripts/benchmarks.py from bench/results/. -->",
         "",
         f"Each result stands beside a peer's of the same run ({machine('servers-main')}, two CPUs).",
-        f"How each was measured, and what was tried and left out, is in the [note]({NOTE}).",
+        f"What was tried and left out is in the [note]({NOTE}). Each benchmark has a page with its plot:",
+        "",
+        *benchmark_pages.links(),
         "",
         "## Servers at equal memory",
         "",
@@ -97,30 +103,32 @@ def page():
         "|---|---|---|---|",
         *pages(),
         "",
-        "## Where nothing is evicted",
-        "",
-        "Each figure is a multiple of that of the server alone.",
-        "",
-        "| server | CPU time a request | memory |",
-        "|---|---|---|",
-        *idle(),
-        "",
         "## And",
         "",
+        f"- Whole programs on all CPUs: {programs_line()}",
+        f"- Servers of which nothing is evicted: {idle_line()}",
         f"- Time lost, as the report tells it: within a fifth of the truth on {honesty['right']} of {len(honesty['rows'])} programs.",
         f"- Metadata: {metadata * 100:.2f} % of the memory that is managed.",
         f"- Policies, on recordings that none was tuned on: {heldout['geomean_to_jenga']['mean']:.2f} times Jenga's modelled throughput.",
-        f"- The allocator: {malloc_line(malloc)}",
+        f"- The allocator: {malloc_line()}",
         "",
         "`make bench` measures anew. `scripts/benchmarks.py` then makes this page.",
     ]
     return "\n".join(lines) + "\n"
 
 
-def malloc_line(means):
+def programs_line():
+    """How much work whole programs do, beside zram."""
+    work = [row["work_to_zram"]["median"] for row in read("programs")["rows"]]
+    return f"{benchmark_pages.mean(work):.2f} times the work that they do over zram at equal memory."
+
+
+def malloc_line():
     """How long the suite takes, beside jemalloc."""
-    time, memory = means["time"]["size"], means["memory"]["size"]
-    return f"{time:.2f} times jemalloc's time over the short tests of the suite, {memory:.2f} times its memory."
+    time, memory = (
+        benchmark_pages.mean(benchmark_pages.malloc_ratios("size", figure).values()) for figure in ("seconds", "peak_bytes")
+    )
+    return f"{time:.2f} times jemalloc's time over the tests of the suite, {memory:.2f} times its memory."
 
 
 def curve(server):
@@ -144,11 +152,10 @@ def of_the_plot():
 
     shares = [point[0] for points in below.values() for point in points]
     return (
-        f"From {min(shares):.0f} to {max(shares):.0f} % of the unlimited server's memory, memcached has "
-        f"{span('memcached', 1)} times zram's throughput and {span('memcached', 2)} times its\n"
-        f"p99, and [redis](bench/results/servers-redis-1000-zram-lz4.svg) {span('redis', 1)} and {span('redis', 2)} times. "
-        f"Nearer to all of it they have {min(point[1] for point in above):.2f} times the throughput and "
-        f"{max(point[2] for point in above):.2f} times the p99 at worst.\n"
+        f"With {min(shares):.0f} to {max(shares):.0f} % of the unlimited server's memory, memcached has "
+        f"{span('memcached', 1)} times zram's throughput, and {span('memcached', 2)} times its p99.\n"
+        f"[redis](bench/results/servers-redis-1000-zram-lz4.svg) has {span('redis', 1)} and {span('redis', 2)} times. "
+        f"From {NEAR_ALL} % on, the worst is {min(point[1] for point in above):.2f} times the throughput, and {max(point[2] for point in above):.2f} times the p99.\n"
     )
 
 
@@ -184,19 +191,28 @@ def shows_the_results(server):
 def main():
     text, readme = page(), README.read_text()
     before, rest = readme.split("zram-lz4.svg)\n\n", 1)
-    after = rest[rest.index("Without pinning") :]
+    after = rest[rest.index("On all CPUs") :]
     told = f"{before}zram-lz4.svg)\n\n{of_the_plot()}{after}"
+    wanted = {PAGE: text, README: told} | {PAGES / name: made for name, made in benchmark_pages.written().items()}
     if sys.argv[1:] == ["--check"]:
         faults = [
             f"{path.relative_to(ROOT)} is not what bench/results/ says: run scripts/benchmarks.py"
-            for path, wanted in [(PAGE, text), (README, told)]
-            if path.read_text() != wanted
+            for path in sorted({*wanted, *PAGES.glob("*")})
+            if not path.exists() or path.read_text() != wanted.get(path)
+        ]
+        faults += [
+            f"bench/results/{path.name} is on no page of docs/benchmarks: scripts/benchmark_pages has them"
+            for path in sorted(RESULTS.glob("*.json"))
+            if path.stem not in benchmark_pages.shown()
         ]
         faults += [f"the plot of {name} shows other figures" for name in CURVES if not shows_the_results(name)]
         print("\n".join(faults), end="\n" if faults else "")
         sys.exit(bool(faults))
-    PAGE.write_text(text)
-    README.write_text(told)
+    PAGES.mkdir(exist_ok=True)
+    for path in {*PAGES.glob("*")} - wanted.keys():
+        path.unlink()
+    for path, made in wanted.items():
+        path.write_text(made)
 
 
 if __name__ == "__main__":

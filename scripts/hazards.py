@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Makes docs/safety.md out of tests/hazards.toml, and looks whether each test that it names is there:
+"""Makes docs/safety.md and the pages of docs/safety out of tests/hazards.toml, and looks whether each
+test that they name is there:
 
-    scripts/hazards.py            writes the page
-    scripts/hazards.py --check    exit status 1 if it is not what the table says, or a test is missing
+    scripts/hazards.py            writes the pages
+    scripts/hazards.py --check    exit status 1 if they are not what the table says, or a test is missing
 
-A section has `title`, prose `before` and `after` its table, and hazards: `hazard`, what `happens` under
-Terrace, the `test` that shows it, and what that sees `without` the mitigation.
+A section has `title` and `page` (the first has neither: it is docs/safety.md itself), prose `before` and
+`after` its hazards, and hazards: `hazard`, what `happens` under Terrace, the `test` that shows it, and
+what that sees `without` the mitigation.
 """
 
 import pathlib
@@ -21,25 +23,53 @@ except ImportError:
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TABLE = ROOT / "tests/hazards.toml"
-PAGE = ROOT / "docs/safety.md"
-COLUMNS = ["hazard", "happens", "test", "without"]
-HEAD = "| hazard | what happens under Terrace | test | without the mitigation |\n|---|---|---|---|\n"
+INDEX = ROOT / "docs/safety.md"
+PAGES = ROOT / "docs/safety"
+PARTS = {"happens": "Under Terrace", "test": "Test", "without": "Without the mitigation"}
+MADE = "<!-- Made by scripts/hazards.py from tests/hazards.toml. -->"
+COLUMNS = 120
 
 
-def page(sections):
-    """The page in Markdown."""
-    parts = ["# Safety\n\n<!-- Made by scripts/hazards.py from tests/hazards.toml. -->\n"]
-    for section in sections:
-        if "title" in section:
-            parts.append(f"## {section['title']}\n")
-        if "before" in section:
-            parts.append(section["before"])
-        rows = ["| " + " | ".join(row[column] for column in COLUMNS) + " |\n" for row in section.get("hazard", [])]
-        if rows:
-            parts.append(HEAD + "".join(rows))
-        if "after" in section:
-            parts.append(section["after"])
+def wrapped(text, first, rest):
+    """A text in lines of some length, none of which begins as another item of a list would."""
+    lines, line = [], first
+    for word in text.split():
+        begins_item = re.fullmatch(r"[-+*#>]+|\d+[.)]", word)
+        if len(line) + len(word) >= COLUMNS and line.strip(" -") and not begins_item:
+            lines.append(line.rstrip())
+            line = rest
+        line += word + " "
+    return "\n".join([*lines, line.rstrip()])
+
+
+def items(section):
+    """The hazards of a section, one after the other."""
+    for row in section.get("hazard", []):
+        told = [wrapped(f"**{row['hazard']}**", "", ""), ""]
+        told += [wrapped(f"*{name}:* {row[part]}", "- ", "  ") for part, name in PARTS.items() if row[part]]
+        yield "\n".join(told) + "\n"
+
+
+def page(section, heading):
+    """A section in Markdown."""
+    parts = [f"# {heading}\n\n{MADE}\n"]
+    if "before" in section:
+        parts.append(section["before"])
+    parts += items(section)
+    if "after" in section:
+        parts.append(section["after"])
     return "\n".join(parts)
+
+
+def pages(sections):
+    """The text of each page, by its path."""
+    first, *others = sections
+    links = [f"- [{section['title']}](safety/{section['page']}.md)" for section in others]
+    yield INDEX, page(first, "Safety") + "\n## By subject\n\n" + "\n".join(links) + "\n"
+    for section in others:
+        # Links are written as they are in docs/.
+        text = page(section, f"Safety: {section['title'][0].lower()}{section['title'][1:]}")
+        yield PAGES / f"{section['page']}.md", re.sub(r"\]\((?!http)", "](../", text)
 
 
 def missing(sections):
@@ -58,12 +88,20 @@ def missing(sections):
 
 def main():
     sections = tomllib.loads(TABLE.read_text())["section"]
-    text = page(sections)
+    wanted = dict(pages(sections))
+    there = {INDEX, *PAGES.glob("*.md")}
     if "--check" not in sys.argv:
-        PAGE.write_text(text)
+        PAGES.mkdir(exist_ok=True)
+        for path in there - wanted.keys():
+            path.unlink()
+        for path, text in wanted.items():
+            path.write_text(text)
+        there = wanted.keys()
     faults = list(missing(sections))
-    if PAGE.read_text() != text:
-        faults.append("docs/safety.md is not what tests/hazards.toml says: run scripts/hazards.py")
+    for path in sorted(there | wanted.keys()):
+        if not path.exists() or path.read_text() != wanted.get(path):
+            name = path.relative_to(ROOT)
+            faults.append(f"{name} is not what tests/hazards.toml says: run scripts/hazards.py")
     sys.exit("\n".join(faults) if faults else 0)
 
 

@@ -16,8 +16,8 @@ fn pages() -> Vec<PathBuf> {
         let entries = fs::read_dir(directory).expect("there is such a directory");
         entries.map(|entry| entry.unwrap().path()).collect::<Vec<_>>()
     };
-    let mut pages: Vec<PathBuf> =
-        ["", "how-to", "explanation"].iter().flat_map(|part| all(documents.join(part))).collect();
+    let parts = ["", "benchmarks", "design", "explanation", "how-to", "safety", "settings"];
+    let mut pages: Vec<PathBuf> = parts.iter().flat_map(|part| all(documents.join(part))).collect();
     pages.retain(|page| page.extension().is_some_and(|extension| extension == "md"));
     pages.sort();
     pages

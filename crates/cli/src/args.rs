@@ -112,8 +112,10 @@ Precedence:
   What the command line says goes before the file of --config, and that goes before the defaults.
 
 Programs out of reach:
-  Terrace comes into a program as a preloaded library. Static, musl, 32-bit, setuid and file-capability programs do not
-  load it: that is said in one line and the program runs unmanaged (with --strict it is not started).
+  Terrace comes into a program as a preloaded library. Static programs and those for musl do not load it. With root's
+  rights they are attached to as they start, as with --inject, and have dram and one compressed tier. 32-bit, setuid and
+  file-capability programs stay out of reach. That is said in one line, and the program runs unmanaged (with --strict it
+  is not started).
 
 Daemons:
   Where managed processes go on after the program, `terrace run` ends with the program's status and says so. A process

@@ -34,7 +34,7 @@ pub fn pages() -> BTreeMap<String, String> {
 }
 
 /// Commands, their exit statuses, and when that is.
-const EXIT_STATUSES: [(&str, &str, &str); 12] = [
+const EXIT_STATUSES: [(&str, &str, &str); 15] = [
     ("`terrace run`, `terrace record`", "the program's own", "it was started"),
     ("", "dies of the same signal", "a signal killed the program"),
     ("", OUR_FAULT_TEXT, "Terrace itself failed, or refused (`--strict`)"),
@@ -42,11 +42,26 @@ const EXIT_STATUSES: [(&str, &str, &str); 12] = [
     ("", "127", "the program was not found"),
     ("`terrace doctor`", "0, 1", "pages can be evicted here, or cannot"),
     ("`terrace config check`", "0, 1", "the file is right, or has errors"),
-    ("`terrace report`", WRONG_TEXT, "the file is damaged, cut off, or holds something else"),
-    ("`terrace load`", WRONG_TEXT, "something else came back than was written"),
-    ("`terrace sim`", WRONG_TEXT, "a recording is damaged, cut off, or none at all"),
+    (
+        "`terrace report`, and each of its verbs",
+        WRONG_TEXT,
+        "the file is damaged, cut off, or of another kind",
+    ),
+    ("`terrace load kv`", "1", "an answer was missing, wrong or refused"),
+    ("`terrace load memory`", "1", "something else came back than was written"),
+    ("`terrace sim`", WRONG_TEXT, "a recording is damaged or cut off, or the file is none"),
+    ("`terrace solver`", "1", "nothing within the bound and the limits was found"),
+    (
+        "`terrace attach`, `terrace detach`",
+        OUR_FAULT_TEXT,
+        "at least one of the processes was refused",
+    ),
     ("every command", "0", "it did what was asked"),
-    ("every command", OUR_FAULT_TEXT, "the arguments make no sense, or a file cannot be read or written"),
+    (
+        "every command",
+        OUR_FAULT_TEXT,
+        "the arguments make no sense, or a file cannot be read or written",
+    ),
 ];
 const OUR_FAULT_TEXT: &str = "125";
 const WRONG_TEXT: &str = "1";
@@ -57,7 +72,8 @@ fn exit_statuses() -> String {
     for (command, status, when) in EXIT_STATUSES {
         let _ = writeln!(page, "| {command} | {status} | {when} |");
     }
-    page += "\nWhat is whole of a damaged recording is shown all the same.\n\n";
+    page += "\nOf a damaged recording, `terrace report` and `terrace sim` still show what comes before the damage.\n\
+             A reader that closes the pipe (`| head`) is no error.\n\n";
     page += "In a JSON report `exit_status` is 128 + N where signal N killed the program, and `null` while it\nruns.\n";
     page
 }

@@ -1,0 +1,42 @@
+"""The pages of docs/benchmarks: for each benchmark what is measured, how, beside whom, the figures and a
+plot, out of bench/results/. scripts/benchmarks.py writes them."""
+
+from .choices import accuracy, policies, sim, solver, victims
+from .common import mean, text, wrapped
+from .idle import huge, idle, malloc, malloc_ratios, metadata, sampled, threads, top
+from .objects import buckets, consolidate, contexts, objects
+from .single import calls, fault_steps, faulters, pages
+from .whole import adapt, costs, honesty, kv, programs, servers
+
+__all__ = ["links", "malloc_ratios", "mean", "shown", "written"]
+
+ALL = {
+    "programs and servers": [servers, programs, honesty, costs, kv, adapt],
+    "single pages and calls": [pages, fault_steps, faulters, calls],
+    "where nothing leaves": [idle, threads, metadata, malloc, sampled, huge, top],
+    "choices": [victims, accuracy, policies, solver, sim],
+    "objects": [objects, contexts, buckets, consolidate],
+}
+
+
+def written():
+    """The text of each file of docs/benchmarks, by its name."""
+    files = {}
+    for page in (make() for group in ALL.values() for make in group):
+        files[f"{page.name}.md"] = text(page)
+        if page.plot:
+            files[f"{page.name}.svg"] = page.plot
+    return files
+
+
+def shown():
+    """The results that are on some page."""
+    return {name for group in ALL.values() for make in group for name in make().files}
+
+
+def links():
+    """A line for each group of pages, for the index."""
+    for group, pages_of in ALL.items():
+        made = [make() for make in pages_of]
+        of = " · ".join(f"[{page.title}](benchmarks/{page.name}.md)" for page in made)
+        yield wrapped(f"**{group[0].upper()}{group[1:]}**: {of}", "- ")

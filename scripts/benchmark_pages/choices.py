@@ -1,0 +1,179 @@
+"""Choices: policies, victims, placements."""
+
+from plots import bars
+
+from .common import NOTE, Page, read, span
+
+
+def victims():
+    names = {
+        "random": "random",
+        "kernel": "the kernel's lists",
+        "lru": "LRU",
+        "ours_by_faults_only": "Terrace, without writes",
+        "ours": "Terrace",
+        "popularity": "true popularity",
+        "optimum": "Belady's optimum",
+    }
+    rows = read("victims")
+    half = next(row["faults_per_get"] for row in rows if row["resident_percent"] == 50)
+    return Page(
+        name="victims",
+        title="Choice of victims",
+        result=f"With half of the pages resident, Terrace's choice makes {half['ours']:.3f} faults a request. "
+        f"The kernel's lists make {half['kernel']:.3f}, and random victims {half['random']:.3f}.",
+        what="Faults a request by who chooses the pages that leave.",
+        how="A simulation of memcached's load: items of 1,000 bytes, GETs by Zipf 0.99. The code that decides is the pager's.",
+        peer="random choice, the kernel's lists, LRU, and two oracles",
+        command="cargo run --release -p terrace-bench -- victims",
+        files=["victims"],
+        tables=[
+            (
+                "Faults a request",
+                ["resident", *names.values()],
+                [[f"{row['resident_percent']} %"] + [f"{row['faults_per_get'][name]:.3f}" for name in names] for row in rows],
+            )
+        ],
+        plot=bars(
+            "faults a request, half of the pages resident", ["faults"], [(shown, [half[name]]) for name, shown in names.items()]
+        ),
+        note=f"{NOTE}#choice-of-victims-victims",
+    )
+
+
+def accuracy():
+    rows, groups = [], []
+    for row in read("accuracy")["rows"]:
+        of = [row[what][side] for what in ("accesses", "misses") for side in ("sampled", "oracle")]
+        rows.append(
+            [row["pattern"], f"{100 * row['room']:.0f} %", f"{row['seconds']:.0f} s"] + [f"{100 * value:.0f} %" for value in of]
+        )
+        if row["room"] == 0.2 and row["seconds"] == 5:
+            groups.append((row["pattern"], [100 * value for value in of[:2]]))
+    return Page(
+        name="accuracy",
+        title="What samples know",
+        result=f"After five seconds, the fifth of the regions that samples rank hottest has {span([row[1][0] / row[1][1] for row in groups])} times the accesses of the truly hottest.",
+        what="The share of accesses, and of a modelled cache's misses, in the regions that samples rank hottest.",
+        how=f"Programs over {read('accuracy')['size_mib']:,} MiB are sampled by the clock while every access is counted.",
+        peer="the truth: regions ranked by their counts",
+        command="cargo run --release -p terrace-bench -- accuracy",
+        files=["accuracy"],
+        tables=[
+            ("Share in the hottest regions", ["pattern", "regions", "after", "accesses", "at best", "misses", "at best"], rows)
+        ],
+        plot=bars("accesses in the hottest fifth of the regions after 5 s, %", ["by samples", "at best"], groups),
+        note=f"{NOTE}#samples-and-policies",
+    )
+
+
+def policies():
+    sets = {
+        "policies-heldout": "recordings that none was tuned on",
+        "policies-tuning": "recordings that ours was tuned on",
+        "policies-synthetic": "generated",
+    }
+    rows, groups = [], []
+    for name, shown in sets.items():
+        figures = read(name)
+        for row in figures["rows"]:
+            rows.append(
+                [
+                    shown,
+                    row["workload"].split(":")[0],
+                    row["fast"],
+                    row["best"],
+                    f"{row['to_jenga']['mean']:.2f}",
+                    f"{row['to_best']['mean']:.2f}",
+                ]
+            )
+        of = figures["machines"][0]
+        groups.append((shown.removeprefix("recordings that "), [of["geomean_to_jenga"]["mean"], of["geomean_to_best"]["mean"]]))
+    return Page(
+        name="policies",
+        title="Policies in the simulator",
+        result=f"On recordings that none was tuned on, `terrace` has {groups[0][1][0]:.2f} times Jenga's modelled throughput. It has {groups[0][1][1]:.2f} times that of each workload's best rival.",
+        what="Modelled throughput of tiering policies over two tiers of memory.",
+        how="`terrace sim` over generated and recorded accesses, with five seeds. Means over workloads are geometric.",
+        peer="Jenga, Memtis, HeMem, TPP, Nomad, HybridTier, AutoNUMA, first touch",
+        command="cargo run --release -p terrace-bench -- policies",
+        files=list(sets),
+        tables=[("`terrace`, as a multiple of", ["set", "workload", "fast tier", "best rival", "Jenga", "best rival"], rows)],
+        plot=bars("modelled throughput of terrace, as a multiple", ["of Jenga's", "of the best rival's"], groups, mark=1),
+        note=f"{NOTE}#tiering-policies-in-the-simulator-policies",
+    )
+
+
+def solver():
+    rows, groups = [], []
+    for row in read("solver")["rows"]:
+        limits = "with" if row["limits"] else "without"
+        rows.append(
+            [
+                row["set"],
+                f"{row['regions']:,}",
+                limits,
+                f"{row['median_ms']:.1f} ms",
+                f"{row['most_ms']:.1f} ms",
+                f"{100 * row['largest_gap']:.3f} %",
+                f"{row['peak_mib']:.0f} MiB",
+            ]
+        )
+        if row["regions"] == 1_000_000:
+            groups.append((f"{row['set'].removeprefix('tierscape-')}, {limits} limits", [row["median_ms"]]))
+    most = max(row["largest_gap"] for row in read("solver")["rows"] if row["regions"] == 1_000_000)
+    return Page(
+        name="solver",
+        title="The placement solver",
+        result=f"A million regions take {span([row[1][0] for row in groups], '{:.0f}')} ms, and are within {100 * most:.2f} % of the least time.",
+        what="Time, memory and distance from the best of the solver that places regions over tiers.",
+        how="Generated problems over TierScape's two sets of tiers, with and without limits of media. The distance is from a lower bound.",
+        peer="the lower bound of the Lagrangian dual",
+        command="cargo run --release -p terrace-bench -- solver",
+        files=["solver"],
+        tables=[("By size", ["tiers", "regions", "limits", "median", "most", "largest distance", "memory"], rows)],
+        plot=bars("ms for a million regions, medians", ["ms"], groups),
+    )
+
+
+def sim():
+    figures = read("sim")
+    rows = [
+        [
+            row["stream"].split(":")[0],
+            f"{row['units']:,}",
+            row["policy"],
+            f"{row['simulated_per_s'] / 1e6:.0f} M",
+            f"{row['ratio']:.2f}",
+        ]
+        for row in figures["rows"]
+    ]
+    files = [
+        [
+            row["recording"],
+            f"{row['bytes_a_record']:.1f}",
+            f"{row['file_per_s'] / 1e6:.0f} M",
+            f"{row['memory_per_s'] / 1e6:.0f} M",
+            f"{row['ratio']:.2f}",
+        ]
+        for row in figures["recordings"]
+    ]
+    small = [row for row in figures["rows"] if row["units"] == 10240]
+    groups = [(f"{row['stream'].split(':')[0]}, {row['policy']}", [row["simulated_per_s"] / 1e6]) for row in small]
+    jenga = next(row for row in small if row["policy"] == "jenga")
+    return Page(
+        name="sim",
+        title="The simulator's speed",
+        result=f"The simulator plays {jenga['simulated_per_s'] / 1e6:.0f} million accesses a second with Jenga's policy over 10,240 units.",
+        what="Accesses a second that `terrace sim` plays.",
+        how=f"{figures['accesses'] // 1_000_000} million accesses of each stream in one thread, and recordings from their compressed files.",
+        peer="a bare loop that counts the accesses to each unit; the same accesses from memory",
+        command="cargo run --release -p terrace-bench -- sim",
+        files=["sim"],
+        tables=[
+            ("Streams", ["stream", "units", "policy", "accesses a second", "of the bare loop"], rows),
+            ("Recordings", ["recording", "bytes an access", "from the file", "from memory", "ratio"], files),
+        ],
+        plot=bars("million accesses a second, 10,240 units", ["accesses"], groups),
+        note=f"{NOTE}#the-simulators-speed-sim",
+    )

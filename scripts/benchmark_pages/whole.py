@@ -1,0 +1,223 @@
+"""Programs and servers."""
+
+from plots import bars
+
+from .common import NOTE, Page, mean, read, span
+
+
+def servers():
+    names = {
+        "servers-main": "the main load",
+        "servers-100": "values of 100 bytes",
+        "servers-auto": "`--tiers auto`",
+        "servers-sampled": "`--sampler clock`",
+        "servers-unsampled": "the same hour, without samples",
+        "servers-peers": "other peers",
+        "servers-patience-first": "handlers that wait from the start",
+        "servers-before-dictionary": "before zstd had dictionaries",
+        "servers-before-dictionary-warm": "the same, warmed up longer",
+        "servers-dictionary-memcached": "with dictionaries",
+        "servers-dictionary-redis": "with dictionaries",
+    }
+
+    def ratios(cell, figures=("ops_per_s", "p99_us", "p999_us", "cpu_us_per_op")):
+        return [cell["terrace"][figure]["median"] / cell["peer"][figure]["median"] for figure in figures]
+
+    rows = []
+    for name, about_it in names.items():
+        for comparison in read(name)["comparisons"]:
+            for cell in comparison["cells"]:
+                against = comparison["against"].replace("zram:lz4", "zram lz4").replace(":", " ")
+                rows.append(
+                    [about_it, f"{comparison['server']}, {cell['resident_percent']} %", against]
+                    + [f"{ratio:.2f}" for ratio in ratios(cell)]
+                )
+    full = []
+    for comparison in read("servers")["comparisons"]:
+        for cell in comparison["cells"]:
+            load = f"{cell['get_percent']} % GET, {cell['connections']} × {cell['depth']}"
+            full.append([f"{comparison['server']}, {cell['resident_percent']} %", load] + [f"{r:.2f}" for r in ratios(cell)])
+    main = [ratios(cell) for comparison in read("servers-main")["comparisons"] for cell in comparison["cells"]]
+    columns = ["requests a second", "p99", "p99.9", "CPU time a request"]
+    return Page(
+        name="servers",
+        title="Servers at equal memory",
+        result=f"At 50 and 30 % of their memory, servers under Terrace answer {span([r[0] for r in main])} times as many requests "
+        f"as over zram. Their p99.9 is {span([r[2] for r in main])} times zram's.",
+        what="memcached and redis-server within less memory than they would take: throughput, latency and CPU time.",
+        how="Server and Terrace share CPU 0, the client has CPU 1. A peer's run at a share of the memory says how much both take in all. "
+        "Repeats of the two follow one another; figures are medians.",
+        peer="a memory control group over the kernel's zram (lz4), or zswap",
+        command="sudo make bench-servers OPTIONS=--full",
+        files=["servers", "servers-curve-memcached", "servers-curve-redis", *names],
+        tables=[
+            ("As multiples of the peer", ["what", "server, memory", "peer", *columns], rows),
+            ("Other loads, as multiples of zram lz4", ["server, memory", "load: connections × depth", *columns], full),
+        ],
+        pictures=["servers-memcached-1000-zram-lz4", "servers-redis-1000-zram-lz4"],
+        note=f"{NOTE}#servers-at-equal-memory-zram-servers",
+    )
+
+
+def programs():
+    rows, groups = [], []
+    for name, tiers in [("programs", "default"), ("programs-swap", "without swap as a tier, on a machine with it")]:
+        for row in read(name)["rows"]:
+            work = row["work_to_zram"]["median"]
+            rows.append(
+                [row["program"], tiers, f"{row['share_percent']} %", f"{row['alone_s']:.1f} s", f"{row['terrace_s']:.1f} s"]
+                + [f"{row['zram_s']:.1f} s", f"{work:.2f}"]
+            )
+            if name == "programs":
+                groups.append(work)
+    slower = sum(work < 1 for work in groups)
+    return Page(
+        name="programs",
+        title="Whole programs as people run them",
+        result=f"At 60 % of their memory, {slower} of {len(groups)} programs do less work a second than over zram, on two CPUs. "
+        f"The geometric mean is {mean(groups):.2f} times zram's.",
+        what="Whole programs at a share of their memory, with all CPUs and nothing pinned: 1 ÷ time.",
+        how="Each program runs alone, then under `terrace run --dram`, then in a group over zram that has as much memory as Terrace took.",
+        peer="a memory control group over zram lz4 whose limit keeps memory at what Terrace took",
+        command="sudo cargo run --release -p terrace-bench -- programs",
+        files=["programs", "programs-swap"],
+        tables=[
+            ("Times, and work as a multiple of zram's", ["program", "tiers", "memory", "alone", "Terrace", "zram", "work"], rows)
+        ],
+        pictures=["programs", "programs-swap"],
+        note=f"{NOTE}#whole-programs-programs-honesty-and-slowdown",
+    )
+
+
+def honesty():
+    figures = read("honesty")
+    rows = [
+        [row["program"], f"{100 * row['lost']:.0f} %", f"{100 * row['slowdown_told']:.0f} %", "yes" if row["is_right"] else "no"]
+        for row in figures["rows"]
+    ]
+    return Page(
+        name="honesty",
+        title="The time that reports tell was lost",
+        result=f"The report is right for {figures['right']} of {len(figures['rows'])} programs: within a fifth of the loss, or two points.",
+        what="`slowdown_estimate` of the report, beside the time that whole programs lost.",
+        how="Each program runs alone and at 60 % of its memory under Terrace, on all CPUs. Lost is 1 − alone ÷ Terrace.",
+        peer="the clock",
+        command="sudo cargo run --release -p terrace-bench -- honesty",
+        files=["honesty"],
+        tables=[("Share of the time", ["program", "lost", "told", "right"], rows)],
+        plot=bars(
+            "share of the time that was lost, and that the report tells, %",
+            ["lost", "told"],
+            [(row["program"], [100 * row["lost"], 100 * row["slowdown_told"]]) for row in figures["rows"]],
+        ),
+        note=f"{NOTE}#whole-programs-programs-honesty-and-slowdown",
+    )
+
+
+def costs():
+    figures = read("costs")
+    budgets = ["100", "80", "60", "40"]
+    rows = [
+        [name] + [f"{100 * row['share_of_speed'][budget]:.0f} %" for budget in budgets] for name, row in figures["shapes"].items()
+    ]
+    skewed = figures["shapes"]["skewed"]["share_of_speed"]
+    return Page(
+        name="costs",
+        title="Speed against budget",
+        result=f"A load that only touches memory keeps {100 * skewed['80']:.0f} % of its speed at a budget of 80 %, if few pages are popular. All other shapes keep less.",
+        what="Speed against budget, for five shapes of what is hot.",
+        how=f"`terrace load memory` touches {figures['size_mib']} MiB in one thread and computes nothing. Speed is of the last seconds of {figures['seconds']}.",
+        peer="the load alone",
+        command="bench/costs.py target/release/terrace",
+        files=["costs"],
+        tables=[("Share of the speed alone", ["shape", *(f"budget {budget} %" for budget in budgets)], rows)],
+        pictures=["costs"],
+    )
+
+
+def kv():
+    names = ["ceiling", "memcached", "redis", "terrace-kv"]
+    tables, groups = [], []
+    for file, shown in [("kv-tcp", "TCP"), ("kv-unix", "A Unix socket")]:
+        rows = {}
+        for row in read(file)["rows"]:
+            rows.setdefault((row["value_bytes"], row["connections"], row["depth"]), {})[row["server"]] = row
+        cells = [
+            [f"{value} bytes", f"{connections} × {depth}"]
+            + [f"{of[name]['ops_per_s']:,.0f}" if name in of else "" for name in names]
+            for (value, connections, depth), of in rows.items()
+        ]
+        tables.append((f"{shown}: requests a second", ["values", "connections × depth", *names], cells))
+        if file == "kv-tcp":
+            for (value, connections, depth), of in rows.items():
+                if connections == 50 and all(name in of for name in names):
+                    groups.append(
+                        (
+                            f"{value} bytes, depth {depth}",
+                            [of[name]["ops_per_s"] / of["memcached"]["ops_per_s"] for name in names[1:]],
+                        )
+                    )
+    sides = ["memcached-zram", "redis-zram", "memcached-terrace", "terrace-kv"]
+    short = {}
+    for row in read("kv-memory")["rows"]:
+        short.setdefault((row["share"], row["connections"], row["depth"]), {})[row["side"]] = row["to_memcached_zram"]
+    cells = [
+        [f"{share} %", f"{connections} × {depth}"] + [f"{of[side]:.2f}" for side in sides]
+        for (share, connections, depth), of in short.items()
+    ]
+    tables.insert(
+        0,
+        (
+            "At equal memory: requests a second, as multiples of memcached's over zram",
+            ["memory", "connections × depth", *sides],
+            cells,
+        ),
+    )
+    single = [of["terrace-kv"] for (_, _, depth), of in short.items() if depth == 1]
+    return Page(
+        name="kv",
+        title="terrace-kv",
+        result=f"At equal memory terrace-kv answers {span(single)} times as many requests as memcached over zram, one request at a time on each connection.",
+        what="terrace-kv beside memcached and redis: with all of its memory, and at a share of memcached's.",
+        how="The server has CPU 0, the client CPU 1, and every value is checked. The ceiling is a server that keeps nothing.",
+        peer="memcached and redis, alone and over zram",
+        command="cargo run --release -p terrace-bench -- kv\nsudo cargo run --release -p terrace-bench -- kv-memory",
+        files=["kv-memory", "kv-tcp", "kv-unix"],
+        tables=tables,
+        plot=bars("requests a second over TCP, 50 connections, as multiples of memcached's", names[1:], groups, mark=1),
+        note="../notes/2026-11-27-moving-objects-and-kv.md",
+    )
+
+
+def adapt():
+    rows = []
+    for pattern in read("adapt")["patterns"]:
+        for policy in pattern["policies"]:
+            rows.append(
+                [
+                    pattern["pattern"],
+                    policy["policy"],
+                    f"{policy['accesses_per_s']:,.0f}",
+                    f"{policy['recover_s']:.1f} s",
+                    f"{policy['demoted_pages']:,.0f}",
+                ]
+            )
+    jump = {
+        policy["policy"]: policy["accesses_per_s"]
+        for pattern in read("adapt")["patterns"]
+        if pattern["pattern"] == "jump"
+        for policy in pattern["policies"]
+    }
+    return Page(
+        name="adapt",
+        title="Loads that change",
+        result=f"Where the hot set jumps, `terrace` makes {jump['terrace'] / jump['jenga']:.1f} times the accesses that `jenga` makes.",
+        what="How policies follow a load that changes: throughput over time, time to recover, moves.",
+        how="`terrace load memory` of 512 MiB at a budget of 50 %, under each policy in turn, everything on one CPU.",
+        peer="the published policies `jenga`, `memtis` and `memtis-qc`, and `faults`",
+        command="cargo run --release -p terrace-bench -- adapt",
+        files=["adapt"],
+        tables=[("By pattern and policy", ["pattern", "policy", "accesses a second", "to recover", "pages evicted"], rows)],
+        pictures=["adapt-jump", "adapt-drift", "adapt-scan"],
+        note=f"{NOTE}#samples-and-policies",
+    )
