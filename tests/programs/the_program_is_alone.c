@@ -613,8 +613,14 @@ static void moved_over_evicted_memory(void) {
     needs_events();
     make_cold();
     size_t at = 512, pages = 2048;
-    char *source = mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    MUST(source != MAP_FAILED);
+    /* Aligned to its own size, so that it crosses no multiple of 64 MiB: there it would be two mappings for ever. */
+    size_t bytes = pages * PAGE;
+    char *room = mmap(NULL, 2 * bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    MUST(room != MAP_FAILED);
+    char *source = (char *)(((uintptr_t)room + bytes - 1) / bytes * bytes);
+    if (source != room)
+        MUST(munmap(room, source - room) == 0);
+    MUST(munmap(source + bytes, room + bytes - source) == 0);
     for (size_t p = 0; p < pages; p += 2)
         for (size_t w = 0; w < 512; w++)
             ((uint64_t *)source)[p * 512 + w] = word_of(SEED + 1, p, w);

@@ -217,7 +217,8 @@ fn what_a_recording_is_of_is_told() {
     // The other kind of recording is named.
     let accesses = scratch.path().join("hot.trace");
     let accesses = accesses.to_str().unwrap();
-    let flags = ["record", "-o", accesses, "--accesses", "--", program.to_str().unwrap(), "64", "4"];
+    let flags =
+        ["record", "-o", accesses, "--accesses", "--", program.to_str().unwrap(), "64", "4"];
     if terrace(&flags).status.success() {
         let other = terrace(&["report", "heatmap", accesses]);
         let said = text(&other.stderr);

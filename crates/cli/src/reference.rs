@@ -67,8 +67,7 @@ const OUR_FAULT_TEXT: &str = "125";
 const WRONG_TEXT: &str = "1";
 
 fn exit_statuses() -> String {
-    let mut page =
-        format!("# Exit statuses\n\n{MADE}| command | status | when |\n|---|---|---|\n");
+    let mut page = format!("# Exit statuses\n\n{MADE}| command | status | when |\n|---|---|---|\n");
     for (command, status, when) in EXIT_STATUSES {
         let _ = writeln!(page, "| {command} | {status} | {when} |");
     }

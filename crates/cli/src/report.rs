@@ -118,7 +118,7 @@ pub struct Report {
     /// Whether more was lost than `slowdown_estimate` says: where the kernel brought pages back from
     /// swap, as no thread of Terrace's waits there with the program.
     pub slowdown_is_lower_bound: Option<bool>,
-    /// The same in s: `slowdown_estimate` times the time that its process lived.
+    /// Time that it lost, in s: `slowdown_estimate` times the time that its process lived.
     pub lost_s: Option<f64>,
     /// Estimated time in s that the program's threads waited for restores and for room, added up.
     pub stall_s: Option<f64>,

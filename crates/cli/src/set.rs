@@ -119,7 +119,7 @@ fn all_of(names: &[String]) -> u64 {
 
 /// The names of a run's tiers: as one of its processes has them.
 fn tier_names(directory: &Path) -> Vec<String> {
-    let names = figures::page_files(directory).iter().find_map(figures::tier_names);
+    let names = figures::page_files(directory).find_map(|page| figures::tier_names(&page));
     names.filter(|names| !names.is_empty()).unwrap_or_else(|| vec!["dram".into()])
 }
 

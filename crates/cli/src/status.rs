@@ -78,8 +78,8 @@ pub struct Process {
     pub stall_s: f64,
     /// Share of the interval that was lost to waits for memory; an estimate.
     pub slowdown: f64,
-    /// The same of the last minute, or of all its life where that is less; `None` where that is
-    /// not known.
+    /// Share of the last minute that was lost, or of all its life where that is less; `None` where
+    /// that is not known.
     pub slowdown_last_minute: Option<f64>,
     /// Its other anonymous memory on average, which is not managed, bytes.
     pub unmanaged_bytes: u64,
@@ -132,8 +132,11 @@ pub fn run(arguments: &StatusArguments) -> Result<u8> {
     std::thread::sleep(FIRST_WAIT);
     loop {
         let status = look(&mut before);
-        let text =
-            if arguments.json { serde_json::to_string(&status)? + "\n" } else { emphasised(&text(&status)) };
+        let text = if arguments.json {
+            serde_json::to_string(&status)? + "\n"
+        } else {
+            emphasised(&text(&status))
+        };
         let mut out = anstream::AutoStream::auto(io::stdout().lock());
         // Whoever reads it may have seen enough.
         if out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_err()

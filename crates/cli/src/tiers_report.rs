@@ -2,11 +2,11 @@
 //! window by window and region by region; faults of each tier; and what all of it cost.
 
 use crate::args::TiersArguments;
+use crate::heatmap::columns;
 use crate::placements::{Placed, Placement, WindowSeen};
 use crate::quantity::{bytes, share};
 use crate::reproduce::plot::{Drawing, Plot};
 use crate::tco::Tco;
-use crate::heatmap::columns;
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 use serde_json::json;

@@ -346,11 +346,8 @@ fn attached(
     let rate = looks.map(|((then, before), (now, faults))| {
         faults.saturating_sub(before) as f64 / (now - then).as_secs_f64().max(1e-3)
     });
-    let tier = |name: &str, logical_bytes, faults| TierNow {
-        name: name.into(),
-        logical_bytes,
-        faults,
-    };
+    let tier =
+        |name: &str, logical_bytes, faults| TierNow { name: name.into(), logical_bytes, faults };
     Process {
         pid: figures.pid.unsigned_abs(),
         program: figures.program.clone(),

@@ -10,6 +10,7 @@ use crate::budget_status::BudgetStatus;
 use crate::pager::{Mode, Pager};
 use crate::pages::table::REGION;
 use crate::stats::TierPage;
+use crate::time_lost::Looks;
 use std::sync::atomic::Ordering::*;
 use terrace_os::{self as sys, Fd, PAGE, Run};
 use terrace_policy::victims::{Expectation, RegionView};

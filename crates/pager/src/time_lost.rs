@@ -1,6 +1,6 @@
 //! How much of its time a program lost to waits for memory.
 
-use crate::account::Account;
+use crate::counters::Account;
 use crate::stats::Counted;
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicU64;
@@ -70,7 +70,10 @@ impl Looks {
             self.minute.push_back((then_ns, lost_before_ns));
         }
         // The next one is a minute old, too.
-        while self.minute.get(1).is_some_and(|(at_ns, _)| now_ns.saturating_sub(*at_ns) >= MINUTE_NS)
+        while self
+            .minute
+            .get(1)
+            .is_some_and(|(at_ns, _)| now_ns.saturating_sub(*at_ns) >= MINUTE_NS)
         {
             self.minute.pop_front();
         }

@@ -333,13 +333,8 @@ mod tests {
         let mut limits = Vec::new();
         for tenth in 0..400u64 {
             let data = (tenth.min(200) * 10) << 20;
-            let look = Look {
-                now_s: tenth as f64 / 10.0,
-                most: data,
-                data,
-                physical: data,
-                lost_s: 0.0,
-            };
+            let look =
+                Look { now_s: tenth as f64 / 10.0, most: data, data, physical: data, lost_s: 0.0 };
             limits.push(control.limit(look, 64 << 20));
         }
         assert!(limits[..240].iter().all(|limit| *limit == u64::MAX));

@@ -65,12 +65,7 @@ const PRIVILEGES: [[&str; 4]; 3] = [
         "Linux 6.1",
         "let the user open /dev/userfaultfd (chgrp and chmod 0660, Linux 6.1)",
     ],
-    [
-        "`CAP_SYS_PTRACE` (root has it)",
-        "this process",
-        "",
-        "run as root or with CAP_SYS_PTRACE",
-    ],
+    ["`CAP_SYS_PTRACE` (root has it)", "this process", "", "run as root or with CAP_SYS_PTRACE"],
     [
         "sysctl `vm.unprivileged_userfaultfd=1`",
         "everybody on the machine",

@@ -84,7 +84,7 @@ fn a_flush_takes_what_was_there_and_not_what_follows() {
     assert_eq!(get(&store, &stats, "b", 100), Found::Hit(b"two".to_vec()));
 }
 
-/// Of two flushes the one that drew its identifier first may write it last.
+/// Two flushes at once: the one that drew its identifier first may write it last.
 #[test]
 fn flushes_at_once_take_what_was_there() {
     let (store, stats) = store(8, true);

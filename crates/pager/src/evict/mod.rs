@@ -1218,7 +1218,7 @@ enum StoreOutcome {
 pub(crate) enum Which {
     /// All that is stored in other tiers.
     All,
-    /// Of that, what takes an eighth less of DRAM in the new one.
+    /// Only what takes an eighth less of DRAM in the new one.
     Denser,
     /// What is in one tier.
     In(usize),

@@ -54,7 +54,8 @@ impl Mover {
         };
         let Some(from) = (1..pager.tiers.len()).find(emptied) else { return false };
         let to = pager.enabled_tier(from);
-        if pager.tiers[to].is_disabled() || pager.pause_asked() || !self.empty_again.is_due(now_ns) {
+        if pager.tiers[to].is_disabled() || pager.pause_asked() || !self.empty_again.is_due(now_ns)
+        {
             return false;
         }
         let (demoted, deadline) = (self.demoted(), sys::now_ns() + SLICE_NS);

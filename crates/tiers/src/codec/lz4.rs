@@ -40,7 +40,7 @@ impl Default for State {
 }
 
 /// What LZ4 wrote of `output`: so many bytes, or 0 where all of it does not fit.
-pub(super) fn written(output: &[u8], bytes: c_int) -> Option<&[u8]> {
+pub(super) fn output_of(output: &[u8], bytes: c_int) -> Option<&[u8]> {
     output.get(..usize::try_from(bytes).ok().filter(|&bytes| bytes > 0)?)
 }
 
@@ -72,7 +72,7 @@ impl Codec for Lz4 {
                 ACCELERATION,
             )
         };
-        written(&scratch.output, written)
+        output_of(&scratch.output[..], written)
     }
 
     fn decompress(

@@ -89,7 +89,7 @@ impl Codec for Lz4Hc {
                 self.level,
             )
         };
-        lz4::written(&scratch.output, written)
+        lz4::output_of(&scratch.output[..], written)
     }
 
     fn decompress(
