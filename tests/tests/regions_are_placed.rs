@@ -86,7 +86,8 @@ fn in_tier(pid: &str, name: &str) -> Option<u64> {
     let status: Value = serde_json::from_slice(&terrace(&["status", "--json"]).stdout).ok()?;
     let runs = status["runs"].as_array()?.iter();
     let processes = runs.filter_map(|run| run["processes"].as_array()).flatten();
-    let process = processes.into_iter().find(|process| process["pid"].to_string() == pid)?;
+    let process =
+        processes.into_iter().find(|process| process["pid"].as_u64() == pid.parse().ok())?;
     let tier = process["tiers"].as_array()?.iter().find(|tier| tier["name"] == name)?;
     tier["logical_bytes"].as_u64()
 }

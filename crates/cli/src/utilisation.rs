@@ -512,7 +512,7 @@ mod tests {
         let scratch = tempfile::tempdir().unwrap();
         let file = scratch.path().join("recording");
         recording(&file);
-        read(&UtilisationArguments { file, window, json: false, svg: None })
+        read(&UtilisationArguments { file, window, json: false, svg: None }).map(|(told, _)| told)
     }
 
     #[test]
@@ -552,7 +552,7 @@ mod tests {
         let clock = write(&mut writer);
         writer.finish(clock).unwrap();
         let window = Some(window);
-        read(&UtilisationArguments { file, window, json: false, svg: None }).unwrap()
+        read(&UtilisationArguments { file, window, json: false, svg: None }).unwrap().0
     }
 
     #[test]
