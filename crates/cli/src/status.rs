@@ -387,7 +387,7 @@ mod tests {
             physical_bytes: 200 << 20,
             budget_bytes: Some(200 << 20),
             faults_per_s: 1234.4,
-            slowdown: 0.031,
+            slowdown_last_minute: Some(0.031),
             silent_s: Some(7.0),
             tiers: vec![tier("dram", 100), tier("lz4", 200), tier("zstd:1", 0)],
             ..Process::default()
