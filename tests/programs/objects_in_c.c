@@ -65,7 +65,7 @@ int main(int count, char **words) {
         MUST(references[number] = terrace_objects_alloc(heap, BYTES));
         memcpy(references[number], &number, sizeof number);
         terrace_objects_ready(heap, references[number]);
-        terrace_objects_rank(heap, references[number], number % 7 ? 0 : 3);
+        terrace_objects_rank(heap, references[number], number % 6 ? 0 : 3);
     }
     /* What is just placed may yet change. */
     usleep(300000);
