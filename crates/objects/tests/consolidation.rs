@@ -200,6 +200,32 @@ fn where_all_is_in_memory_only_what_is_dead_is_gathered() {
     }
 }
 
+/// Three pages an object leave the last one of each segment unused: it is not out.
+#[test]
+fn pages_that_were_never_used_are_not_taken_for_out() {
+    const LARGE: usize = 12 << 10;
+    let settings = Settings { capacity: 64 << 20, check_callbacks: true, ..Settings::default() };
+    let heap = Arc::new(Heap::new(settings).unwrap());
+    let new = |number: usize| {
+        let object = heap.allocate(LARGE).unwrap();
+        // SAFETY: ours alone, and as large.
+        unsafe {
+            object.write_bytes(1, LARGE);
+            object.cast::<u64>().write(number as u64);
+            heap.ready(object);
+        }
+        heap.rank(object, if number.is_multiple_of(7) { 3 } else { 0 });
+        object
+    };
+    let mut table = Table { references: (0..400).map(new).collect(), asked: 0 };
+    // Of what is just placed nothing is believed.
+    std::thread::sleep(Duration::from_millis(5));
+    let rules = Rules { hot_bytes: None, ..rules(Choice::CostBenefit) };
+    let mut consolidator = Consolidator::new(heap, rules);
+    while consolidator.step(&mut table, Duration::from_millis(5)) != Progress::Resting {}
+    assert_eq!(consolidator.counters().moved, 0);
+}
+
 #[test]
 fn ranks_stand_where_more_is_ranked_hot_than_there_is_room() {
     let mut case = case(Choice::CostBenefit, true);
