@@ -111,12 +111,12 @@ impl Clock {
 
     /// One less for each of a range of whole words, down to zero, but for granules of `but`.
     pub fn decay(&self, granules: Range<usize>, but: Option<&Bits>) {
-        let words = self.0.as_words();
-        for number in granules.start / 32..granules.end / 32 {
-            if words[number].load(Relaxed) == 0 {
+        let numbers = granules.start / 32..granules.end / 32;
+        for (number, word) in numbers.clone().zip(&self.0.as_words()[numbers]) {
+            if word.load(Relaxed) == 0 {
                 continue;
             }
-            let _ = words[number].fetch_update(Relaxed, Relaxed, |before| {
+            let _ = word.fetch_update(Relaxed, Relaxed, |before| {
                 let kept = but.map_or(0, |but| doubled(but.half_word(number)));
                 let (high, low) = (before >> 1 & LOW, before & LOW);
                 let less = (high & low) << 1 | high & !low;
