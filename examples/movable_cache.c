@@ -191,7 +191,8 @@ static bool request(struct cache *cache, uint32_t number) {
 int main(int count, char **words) {
     uint32_t requests = count > 1 ? (uint32_t)strtoul(words[1], NULL, 10) : REQUESTS;
     struct cache cache;
-    heap = terrace_objects_create(NULL);
+    struct terrace_objects_settings settings = {.hot_bytes = 3 << 20}; /* as if fast memory had no more */
+    heap = terrace_objects_create(&settings);
     if (!heap || !cache_create(&cache, 1 << 16, 12 << 20)) {
         perror("cache");
         return 1;

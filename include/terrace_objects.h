@@ -22,14 +22,21 @@ typedef struct terrace_objects terrace_objects;
 typedef struct terrace_objects_reader_state terrace_objects_reader_state;
 typedef struct terrace_objects_slice terrace_objects_slice;
 
+/*
+ * Where the reference to an object leads now, found by the copy's key: asked of each copy while callbacks are checked, so that a reference which still names
+ * the old copy is told. NULL where that cannot be said. `context` is that of the step.
+ */
+typedef void *terrace_objects_reference(void *context, const void *copy);
+
 /* Zero stands for the default. */
 struct terrace_objects_settings {
     size_t capacity;      /* most bytes of objects; address space is reserved, memory is not (1 GiB) */
     size_t segment_bytes; /* a power of two: 64 KiB over compressed memory or swap (default), 2 MiB over NUMA nodes */
-    uint64_t hot_bytes;   /* what the fast memory has room for (what is in memory, or a fifth) */
+    uint64_t hot_bytes;   /* what the fast memory has room for (what is in memory; where all is, only dead memory is gathered: say it over NUMA nodes) */
     uint64_t bytes_per_s; /* most bytes moved in a second (64 MiB) */
     double cpu_share;     /* most of the time between steps, 0 to 1 (0.02) */
     int check_callbacks;  /* a breach of the contract ends the program and is told by name */
+    terrace_objects_reference *reference; /* for that, of programs that use terrace_objects_step */
 };
 
 /* NULL with errno EINVAL for settings that cannot work, ENOMEM without address space. */
@@ -40,10 +47,10 @@ void terrace_objects_destroy(terrace_objects *objects);
 void *terrace_objects_alloc(terrace_objects *objects, size_t bytes);
 /* It is written: from now on it may move. Before a reference to it can be found. */
 void terrace_objects_ready(terrace_objects *objects, void *object);
-/* No reference to it is left. Threads that read it may go on until they leave. */
+/* No reference to it is left; or it was never ready, and is given up. Threads that read it may go on until they leave. */
 void terrace_objects_free(terrace_objects *objects, void *object);
 
-/* It was used; or, for programs that rank objects themselves, how hot it is, 0 to 3. */
+/* It was used; or, for programs that rank objects themselves, how hot it is, 0 to 3 (hot). A rank stands until the next one, whatever is touched. */
 void terrace_objects_touch(terrace_objects *objects, const void *object);
 void terrace_objects_rank(terrace_objects *objects, const void *object, uint8_t heat);
 

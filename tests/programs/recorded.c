@@ -68,6 +68,22 @@ static int skewed(void) {
     return 0;
 }
 
+/* Objects of 48 bytes, one in 64 of which is read, all over again. */
+__attribute__((noinline)) static char *small_object(void) { return malloc(48); }
+static int sparse(void) {
+    static char *objects[4096];
+    for (int at = 0; at < 4096; at++)
+        MUST(objects[at] = small_object());
+    start();
+    long sum = 0;
+    for (int round = 0; round < 100; round++)
+        for (int at = 0; at < 4096; at += 64)
+            sum += ((volatile char *)objects[at])[8] == 0;
+    stop();
+    MUST(sum <= 6400);
+    return 0;
+}
+
 static atomic_long total;
 static __int128 wide;
 static void *adds(void *objects) {
@@ -150,7 +166,7 @@ static int signalled(void) {
 
 int main(int count, char **words) {
     const char *what = count > 1 ? words[1] : "";
-    int status = !strcmp(what, "known") ? known() : !strcmp(what, "skewed") ? skewed() : !strcmp(what, "threads") ? threads() : !strcmp(what, "jumps") ? jumps()
+    int status = !strcmp(what, "known") ? known() : !strcmp(what, "skewed") ? skewed() : !strcmp(what, "sparse") ? sparse() : !strcmp(what, "threads") ? threads() : !strcmp(what, "jumps") ? jumps()
                 : !strcmp(what, "signalled")                                                                                                        ? signalled()
                                                                                                                                                     : 2;
     puts("done");

@@ -2,7 +2,7 @@
 //! given, alone and over Terrace's tiers, and differs little from the one whose entries stay.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
 use std::sync::LazyLock;
 use terrace_tests::{Program, Terrace, compiled, objects_library, skip};
 
@@ -10,14 +10,24 @@ fn example(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples").join(name)
 }
 
-fn movable(options: &[&str]) -> PathBuf {
+/// A C program, linked with the library.
+fn linked(source: &Path, options: &[&str]) -> PathBuf {
     let library = objects_library();
     let include = example("../include");
     let library = ["-I", include.to_str().unwrap(), library.to_str().unwrap(), "-ldl", "-lm"];
-    compiled(example("movable_cache.c"), &[options, &library].concat())
+    compiled(source, &[options, &library].concat())
 }
 
-static MOVABLE: LazyLock<PathBuf> = LazyLock::new(|| movable(&["-Werror"]));
+static MOVABLE: LazyLock<PathBuf> =
+    LazyLock::new(|| linked(&example("movable_cache.c"), &["-Werror"]));
+static IN_C: LazyLock<PathBuf> =
+    LazyLock::new(|| linked(Path::new("objects_in_c.c"), &["-Werror", "-rdynamic"]));
+
+/// A case of `objects_in_c.c`, with callbacks that are checked or not.
+fn in_c(case: &str, checked: bool) -> Output {
+    let checked = if checked { "1" } else { "0" };
+    Command::new(&*IN_C).args([case, checked]).output().unwrap()
+}
 
 /// Entries that moved, by what the program printed.
 fn moved(output: &str) -> u64 {
@@ -33,6 +43,7 @@ fn a_cache_is_made_movable_with_few_lines() {
         text.lines().map(str::to_owned).collect::<Vec<_>>()
     };
     let (before, after) = (lines("cache.c"), lines("movable_cache.c"));
+    assert!(before.len() <= 200, "cache.c has {} lines, and is to have 200", before.len());
     let output =
         Command::new("diff").args([example("cache.c"), example("movable_cache.c")]).output();
     let told = String::from_utf8(output.expect("diff is there").stdout).unwrap();
@@ -65,6 +76,38 @@ fn entries_move_over_terraces_tiers() {
         let finished = Program::new(&*MOVABLE).arg("300000").under(way).run();
         assert!(finished.status.success(), "{}", finished.account("failed"));
         moved(&String::from_utf8_lossy(&finished.stdout));
+    }
+}
+
+#[test]
+fn breaches_by_c_programs_are_told_by_name() {
+    for (case, told) in [
+        ("no_result", "a result that is none of the five"),
+        ("kept_reference", "the reference does not name the copy"),
+    ] {
+        let output = in_c(case, true);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && stderr.contains(told), "{case}: {stderr}");
+    }
+}
+
+#[test]
+fn results_that_are_none_are_counted_and_taken_for_immovable() {
+    let output = in_c("no_result", false);
+    let told = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(told.starts_with("moved 0, misused 1, immovable 1;"), "{told}");
+}
+
+/// By its own function `terrace_advise`, as the preloaded library has one.
+#[test]
+fn terrace_is_told_once_which_segments_are_hot_and_which_cold() {
+    for checked in [false, true] {
+        let output = in_c("right", checked);
+        let told = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let expected = "moved 1, misused 0, immovable 0; hot 1, cold 1, again 0\n";
+        assert_eq!(told, expected);
     }
 }
 

@@ -220,6 +220,51 @@ fn misses_are_counted_by_page() {
     assert_eq!(number("/misses/dead_objects"), 0);
 }
 
+/// `terrace report utilisation` of that: hot objects, the pages that they are on, who made them, and
+/// what they would save side by side.
+#[test]
+fn hot_objects_that_are_strewn_over_pages_are_reported() {
+    let (scratch, file) = recorded(&PROGRAM, "objects", &["sparse"], &ALL);
+    let picture = scratch.path().join("utilisation.svg");
+    let report = |options: &[&str]| {
+        let output = Command::new(terrace_command())
+            .args(["report", "utilisation"])
+            .arg(&file)
+            .args(options)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let told = report(&["--json", "--svg", picture.to_str().unwrap()]);
+    let found: serde_json::Value = serde_json::from_str(&told).unwrap();
+    let pages = &found["pages"][0];
+    let number = |value: &serde_json::Value| value.as_u64().unwrap_or_else(|| panic!("{found}"));
+    assert_eq!(number(&pages["page_size"]), 4096);
+    assert_eq!(number(&pages["hot_bytes"]), 64 * 48, "{pages}");
+    // Each 64th object is on a page of its own, or across the end of one.
+    let hot_pages = number(&pages["page_bytes"]) / 4096;
+    assert!((64..=128).contains(&hot_pages), "{pages}");
+    assert_eq!(number(&pages["saved_bytes"]), hot_pages * 4096 - 64 * 48);
+    assert_eq!(number(&found["accesses"]), 6400);
+    let site = pages["sites"][0]["frames"][0].as_str().unwrap();
+    assert!(site.starts_with("recorded+0x"), "{site}");
+    for budget in found["budgets"].as_array().unwrap() {
+        let hits = |name: &str| budget[name].as_f64().unwrap();
+        assert!(hits("hits_side_by_side") >= hits("hits"), "{budget}");
+    }
+    let tenth = &found["budgets"][1];
+    assert!(tenth["hits_side_by_side"].as_f64() > Some(0.99), "{tenth}");
+    assert!(tenth["hits"].as_f64() < Some(0.2), "{tenth}");
+    assert!(std::fs::read_to_string(&picture).unwrap().starts_with("<svg"));
+    let text = report(&[]);
+    assert!(text.contains("sparse`: ") && text.contains("side by side"), "{text}");
+    // A window as long as all of it is the only one.
+    let whole = report(&["--json", "--window", "1000000000"]);
+    let found: serde_json::Value = serde_json::from_str(&whole).unwrap();
+    assert_eq!(found["pages"][0]["windows"].as_array().unwrap().len(), 1, "{found}");
+}
+
 #[test]
 fn threads_atomics_and_jumps_are_no_trouble() {
     let (_scratch, file) =

@@ -4,8 +4,13 @@
 //!
 //! The share is of what the scattered map takes where nothing limits it, index and marks included.
 //! Every value is checked. Speeds are of the last third of a run, when consolidation has settled;
-//! the JSON has every second.
+//! the JSON has every second. Times of the owner's lookups have the steps between them: told apart
+//! are seconds in which objects moved, and those in which next to none did.
+//!
+//! With `--jump` other keys are hot from half-time on: how long it takes until pages are used as
+//! well as before, and what moves for it.
 
+mod followed;
 mod program;
 
 use crate::objects::start;
@@ -22,6 +27,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 pub use program::{Task, run as run_program};
+
+const MIB: f64 = (1 << 20) as f64;
 
 /// What is measured.
 #[derive(clap::Args)]
@@ -50,6 +57,9 @@ pub struct Options {
     /// Most of the thread's time that consolidation may take, percent
     #[arg(long, default_value_t = 2.0)]
     cpu_percent: f64,
+    /// Other keys become hot at half-time
+    #[arg(long)]
+    jump: bool,
 }
 
 /// Runs all of it.
@@ -60,8 +70,16 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         options.keys, options.value, options.theta, options.seconds, options.repeats
     );
     println!(
-        "{:>8} {:>5} {:>13} {:>10} {:>9} {:>9} {:>11} {:>11}",
-        "what", "DRAM", "entries", "per s", "to scat.", "faults", "use of 10 %", "use of 20 %"
+        "{:>9} {:>5} {:>13} {:>10} {:>9} {:>9} {:>11} {:>11} {:>15}",
+        "what",
+        "DRAM",
+        "entries",
+        "per s",
+        "to scat.",
+        "faults",
+        "use of 10 %",
+        "use of 20 %",
+        "p99.9 us, after"
     );
     let zram = Zram::swap_on(4 << 30, "lz4")?;
     for structure in &options.structures {
@@ -100,7 +118,7 @@ fn compare(options: &Options, structure: Structure, share: u64, zram: &Zram) -> 
     for (index, layout) in layouts.iter().enumerate() {
         let (per_s, scattered) = (of(index, "/per_s"), of(0, "/per_s"));
         println!(
-            "{structure:>8} {share:>4}% {:>13} {per_s:>10.0} {:>9.2} {:>9.3} {:>4.2} → {:>4.2} {:>4.2} → {:>4.2}",
+            "{structure:>9} {share:>4}% {:>13} {per_s:>10.0} {:>9.2} {:>9.3} {:>4.2} → {:>4.2} {:>4.2} → {:>4.2} {:>7.1} {:>7.1}",
             name(&|| layout.to_possible_value()),
             per_s / scattered,
             of(index, "/faults_per_lookup"),
@@ -108,6 +126,21 @@ fn compare(options: &Options, structure: Structure, share: u64, zram: &Zram) -> 
             of(index, "/utilisation_of_tenth/1"),
             of(index, "/utilisation_of_fifth/0"),
             of(index, "/utilisation_of_fifth/1"),
+            of(index, "/times/working/p999_us"),
+            of(index, "/times/after/p999_us"),
+        );
+    }
+    if options.jump {
+        let runs = &found[1];
+        let back = runs.iter().filter(|run| run["jump"]["back_after_s"].is_number()).count();
+        println!(
+            "{structure:>9} {share:>4}% after the jump: {:.2} → {:.2}; back after {:.0} s in {back} of {} runs; {:.1} MiB moved until then, {:.1} in all",
+            of(1, "/jump/utilisation_just_after"),
+            of(1, "/jump/utilisation_at_the_end"),
+            of(1, "/jump/back_after_s"),
+            runs.len(),
+            of(1, "/jump/moved_bytes_until_back") / MIB,
+            of(1, "/jump/moved_bytes") / MIB,
         );
     }
     std::io::stdout().flush()?;
@@ -117,9 +150,13 @@ fn compare(options: &Options, structure: Structure, share: u64, zram: &Zram) -> 
         .map(|(layout, runs)| (name(&|| layout.to_possible_value()), json!(runs)))
         .collect();
     results::write(
-        &format!("consolidate-{structure}-{}-{share}", options.value),
+        &format!(
+            "consolidate-{structure}-{}-{share}{}",
+            options.value,
+            if options.jump { "-jump" } else { "" }
+        ),
         json!({ "keys": options.keys, "value_bytes": options.value, "theta": options.theta, "seconds": options.seconds,
-            "dram_percent": share, "whole_bytes": whole, "cpu_percent": options.cpu_percent, "runs": rows }),
+            "dram_percent": share, "whole_bytes": whole, "cpu_percent": options.cpu_percent, "jump": options.jump, "runs": rows }),
     )
 }
 
@@ -139,9 +176,10 @@ fn once(
     };
     let Options { keys, value, theta, seconds, cpu_percent, .. } = options;
     let words = format!(
-        "consolidate-program --layout {} --structure {} --keys {keys} --value {value} --theta {theta} --seconds {seconds} --cpu-percent {cpu_percent}",
+        "consolidate-program --layout {} --structure {} --keys {keys} --value {value} --theta {theta} --seconds {seconds} --cpu-percent {cpu_percent}{}",
         word(layout.to_possible_value()),
-        word(structure.to_possible_value())
+        word(structure.to_possible_value()),
+        if options.jump { " --jump" } else { "" }
     );
     let words: Vec<&str> = std::iter::once(&*own).chain(words.split(' ')).collect();
     let mut command = machine::pinned(None, &words)?;

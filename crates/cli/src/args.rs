@@ -491,7 +491,7 @@ pub struct UtilisationArguments {
     /// What a program built with the recorder wrote, with TERRACE_RECORD=objects:FILE
     pub file: PathBuf,
     /// How long an object is hot after an access, in the recording's clock: accesses, or us
-    /// [default: a tenth of the recording]
+    /// [default: 10 s where the clock is time, else a tenth of the recording]
     #[arg(long, value_name = "LENGTH")]
     pub window: Option<u64>,
     /// Print JSON

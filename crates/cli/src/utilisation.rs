@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 use std::io::Write as _;
+use terrace_trace::accesses::Clock;
 use terrace_trace::file::Decoder;
 use terrace_trace::objects::{Event, Reader};
 
@@ -23,8 +24,10 @@ const PART: u64 = 4096;
 const PAGES: [u64; 2] = [4096, 2 << 20];
 /// Parts of the data for which hits are told.
 const BUDGETS: [f64; 5] = [0.05, 0.1, 0.2, 0.3, 0.5];
-/// Windows of a recording, unless it is said how long one is.
+/// Windows of a recording whose clock counts accesses, unless it is said how long one is.
 const WINDOWS: u64 = 10;
+/// Length of a window, us, where the clock is time (OBASE's).
+const WINDOW_US: u64 = 10_000_000;
 /// Windows of a recording at most: shorter ones say nothing.
 const WINDOWS_MOST: u64 = 10_000;
 /// The picture's bars together, and room beside and above them, in its units.
@@ -241,7 +244,10 @@ fn read(arguments: &UtilisationArguments) -> Result<(Told, u8)> {
     let length = match (arguments.window, reader.end_clock()) {
         (Some(0), _) => bail!("--window 0: a window is of one access, or 1 us, at least"),
         (Some(window), _) => window,
-        (None, end) => (end / WINDOWS).max(1),
+        (None, end) => match reader.header.clock {
+            Clock::Us => WINDOW_US.max(end.div_ceil(WINDOWS_MOST)),
+            Clock::Accesses => (end / WINDOWS).max(1),
+        },
     };
     if reader.end_clock() / length > WINDOWS_MOST {
         bail!("--window {length}: the recording would have more than {WINDOWS_MOST} of them");
@@ -259,8 +265,7 @@ fn read(arguments: &UtilisationArguments) -> Result<(Told, u8)> {
     let (mut objects, mut window): (Vec<Object>, _) = (Vec::new(), Window::default());
     let (mut live, mut counted, mut windows) = (0u64, 0u64, Windows { length, ends: None });
     // Where the clock counts accesses it is known between births, too.
-    let accesses_count = reader.header.clock == terrace_trace::accesses::Clock::Accesses
-        && reader.header.cache.is_none();
+    let accesses_count = reader.header.clock == Clock::Accesses && reader.header.cache.is_none();
     for number in 0..reader.blocks() {
         if let Err(why) = reader.decode(number, &mut decoder, &mut events) {
             incomplete = Some(why);
@@ -460,7 +465,7 @@ impl Told {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use terrace_trace::accesses::{CacheModel, Clock};
+    use terrace_trace::accesses::CacheModel;
     use terrace_trace::objects::{BLOCK_EVENTS, Header, Writer};
 
     fn header(cache: Option<CacheModel>) -> Header {
@@ -603,5 +608,24 @@ mod tests {
     fn windows_that_cannot_be_are_refused() {
         assert!(told(Some(0)).is_err_and(|why| why.to_string().contains("--window 0")));
         assert!(told(None).is_ok_and(|told| told.window == 30));
+    }
+
+    #[test]
+    fn a_window_is_ten_seconds_where_the_clock_is_time() {
+        for (end, window) in [(3_000_000, WINDOW_US), (1 << 40, (1u64 << 40).div_ceil(10_000))] {
+            let scratch = tempfile::tempdir().unwrap();
+            let file = scratch.path().join("recording");
+            let header = Header { clock: Clock::Us, ..header(None) };
+            let mut writer = Writer::create(&file, &header, u64::MAX).unwrap();
+            writer.name_context(vec!["new_item".into()]);
+            let born = Event::Born { address: 1 << 30, bytes: 64, context: 0, clock: 0 };
+            writer.append(born, 0).unwrap();
+            writer.append(Event::Counting { clock: 0 }, 0).unwrap();
+            writer.append(Event::Access { object: 0, offset: 0, written: false }, 0).unwrap();
+            writer.finish(end).unwrap();
+            let arguments = UtilisationArguments { file, window: None, json: false, svg: None };
+            let told = read(&arguments).unwrap();
+            assert_eq!((told.window, told.found[0].windows.len()), (window, 1), "{end}");
+        }
     }
 }

@@ -14,6 +14,7 @@ use std::time::Duration;
 pub struct Objects {
     heap: Arc<Heap>,
     consolidator: Mutex<Consolidator>,
+    reference: Option<CReference>,
 }
 
 /// `struct terrace_objects_settings`: zero stands for the default.
@@ -25,6 +26,7 @@ pub struct CSettings {
     bytes_per_s: u64,
     cpu_share: f64,
     check_callbacks: c_int,
+    reference: Option<CReference>,
 }
 
 /// `struct terrace_objects_move`.
@@ -39,11 +41,13 @@ pub struct CMove {
 }
 
 type CRelocate = unsafe extern "C" fn(*mut c_void, *mut CMove) -> c_int;
+type CReference = unsafe extern "C" fn(*mut c_void, *const c_void) -> *mut c_void;
 type CPaper = unsafe extern "C" fn(*mut c_void, *mut u8, usize) -> bool;
 
 /// A callback of C's, and whether it returned something else than a result.
 struct Callback {
     relocate: CRelocate,
+    reference: Option<CReference>,
     context: *mut c_void,
     no_result: bool,
 }
@@ -73,6 +77,13 @@ unsafe impl Relocate for Callback {
             }
         }
     }
+
+    unsafe fn reference(&mut self, copy: Object) -> Option<NonNull<u8>> {
+        let reference = self.reference?;
+        // SAFETY: the program's function, as the settings promised; the copy was just written.
+        let leads = unsafe { reference(self.context, copy.start.as_ptr().cast()) };
+        NonNull::new(leads.cast())
+    }
 }
 
 fn fail<T>(error: c_int) -> *mut T {
@@ -88,15 +99,17 @@ fn or_default<T: PartialEq + Default>(value: T, default: T) -> T {
 /// Makes a heap. NULL with EINVAL where a setting cannot work, ENOMEM without address space.
 ///
 /// # Safety
-/// `settings` is NULL or points to settings.
+/// `settings` is NULL or points to settings, whose `reference` is NULL or keeps the contract of the
+/// header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn terrace_objects_create(settings: *const CSettings) -> *mut Objects {
-    let (mut made, mut rules) = (Settings::default(), Rules::default());
+    let (mut made, mut rules, mut reference) = (Settings::default(), Rules::default(), None);
     // SAFETY: as promised.
     if let Some(wanted) = unsafe { settings.as_ref() } {
         made.capacity = or_default(wanted.capacity, made.capacity);
         made.segment_bytes = or_default(wanted.segment_bytes, made.segment_bytes);
         made.check_callbacks |= wanted.check_callbacks != 0;
+        reference = wanted.reference;
         rules.hot_bytes = Some(wanted.hot_bytes).filter(|bytes| *bytes > 0);
         rules.bytes_per_s = or_default(wanted.bytes_per_s, rules.bytes_per_s);
         rules.cpu_share = or_default(wanted.cpu_share, rules.cpu_share);
@@ -110,7 +123,7 @@ pub unsafe extern "C" fn terrace_objects_create(settings: *const CSettings) -> *
         Err(_) => return fail(libc::EINVAL),
     };
     let consolidator = Mutex::new(Consolidator::new(heap.clone(), rules));
-    Box::into_raw(Box::new(Objects { heap, consolidator }))
+    Box::into_raw(Box::new(Objects { heap, consolidator, reference }))
 }
 
 /// Ends a heap and all its objects.
@@ -149,7 +162,7 @@ pub unsafe extern "C" fn terrace_objects_ready(objects: &Objects, object: *mut c
     }
 }
 
-/// Ends an object to which no reference is left.
+/// Ends an object to which no reference is left, also one that was never ready.
 ///
 /// # Safety
 /// As above, and who found the object before is inside.
@@ -270,7 +283,8 @@ pub unsafe extern "C" fn terrace_objects_step(
     context: *mut c_void,
     budget_ns: u64,
 ) -> c_int {
-    let mut callback = Callback { relocate, context, no_result: false };
+    let reference = objects.reference;
+    let mut callback = Callback { relocate, reference, context, no_result: false };
     let progress = step(objects, &mut callback, budget_ns);
     if callback.no_result
         && let Ok(mut consolidator) = objects.consolidator.try_lock()

@@ -21,12 +21,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Where all of memory is fast, this share of the bytes counts as hot.
+/// Where all is in memory, this share of the bytes counts as hot, so that heats tell something once
+/// it is not.
 const HOT_SHARE: f64 = 0.2;
 /// More of the memory than this is resident: nothing moves it out.
 const ALL_RESIDENT: f64 = 0.95;
-/// One segment in so many is asked for its resident pages.
-const RESIDENCY_SAMPLED: u32 = 8;
+/// One sealed segment in so many is asked for its resident pages.
+const RESIDENCY_SAMPLED: usize = 8;
 
 /// How much is done, and for what.
 #[derive(Clone, Debug)]
@@ -34,7 +35,8 @@ pub struct Rules {
     /// How victims are chosen.
     pub choice: Choice,
     /// Bytes of objects that are to be hot: what the fast memory has room for. `None`: as much as
-    /// is in memory, or a fifth where all is.
+    /// is in memory. Where all is, or fits, only what is dead is gathered. Over NUMA nodes all is in
+    /// memory, so it is to be said there.
     pub hot_bytes: Option<u64>,
     /// Most bytes that are moved in a second.
     pub bytes_per_s: u64,
@@ -90,6 +92,8 @@ enum Phase {
 struct Scan {
     next: u32,
     bytes: [u64; HEATS],
+    /// Those of them whose heat the program said.
+    ranked: [u64; HEATS],
     objects: u64,
     used: u64,
     sampled_pages: (u64, u64),
@@ -111,6 +115,8 @@ pub struct Consolidator {
     throttle: Throttle,
     pauses: Pauses,
     classifier: Classifier,
+    /// Whether anything is gained by moving what is hot, and not just dead memory by the way.
+    pays: bool,
     moved_before: u64,
     random: u64,
     pages: Vec<u8>,
@@ -132,6 +138,7 @@ impl Consolidator {
             limbo,
             busy: HashMap::new(),
             phase: Phase::Scanning(Box::default()),
+            pays: false,
             moved_before: 0,
             random: 0x9E37_79B9_7F4A_7C15,
             pages: Vec::new(),
@@ -228,13 +235,16 @@ impl Consolidator {
             return;
         }
         if self.classifier.decays() {
-            self.heap.clock().decay(self.heap.granules(index));
+            self.heap.decay(index);
         }
         let mut contents = Contents::default();
         self.heap.each_live(index, 0, |granule, bytes| {
             let heat = usize::from(self.heap.clock().heat(granule));
             contents.bytes[heat] += bytes as u32;
             contents.objects[heat] += 1;
+            if self.heap.is_ranked(granule) {
+                scan.ranked[heat] += bytes as u64;
+            }
             true
         });
         for (sum, bytes) in scan.bytes.iter_mut().zip(contents.bytes) {
@@ -242,12 +252,12 @@ impl Consolidator {
         }
         scan.objects += contents.objects.iter().map(|n| u64::from(*n)).sum::<u64>();
         scan.used += self.heap.settings().segment_bytes as u64;
-        if index.is_multiple_of(RESIDENCY_SAMPLED) {
-            let missing = self.missing_pages(index);
-            scan.sampled_pages.0 += self.pages.len() as u64 - u64::from(missing);
-            scan.sampled_pages.1 += self.pages.len() as u64;
-        }
         if self.heap.segment(index).state() == State::Sealed {
+            if scan.found.len().is_multiple_of(RESIDENCY_SAMPLED) {
+                let missing = self.missing_pages(index);
+                scan.sampled_pages.0 += self.pages.len() as u64 - u64::from(missing);
+                scan.sampled_pages.1 += self.pages.len() as u64;
+            }
             scan.found.push((index, contents));
         }
     }
@@ -280,7 +290,11 @@ impl Consolidator {
             true => (live as f64 * HOT_SHARE) as u64,
             false => (scan.used as f64 * resident) as u64,
         });
-        let tells = self.classifier.scanned(&scan.bytes, scan.objects, hot_bytes, now);
+        // Where all of it is in fast memory, or has room there, hot objects need none of others.
+        // The paper's ways do not ask what is gained.
+        let fits = self.rules.hot_bytes.map_or(resident > ALL_RESIDENT, |hot| hot >= scan.used);
+        self.pays = !fits || self.rules.choice != Choice::CostBenefit;
+        let tells = self.classify(&scan, hot_bytes, now);
         self.heap.sample(self.classifier.sampling());
         if !tells {
             self.phase = Phase::Scanning(Box::default());
@@ -289,6 +303,10 @@ impl Consolidator {
         self.heap.note_from(self.noted_from());
         let mut victims = Vec::new();
         for (index, contents) in scan.found {
+            if self.heap.segment(index).state() == State::Sealed {
+                let cooled = policy::has_cooled(&contents, self.classifier.scale());
+                self.heap.advise(index, cooled);
+            }
             if let Some(candidate) = self.judge(index, &contents, 0, now) {
                 victims.push((candidate, contents));
             }
@@ -299,9 +317,22 @@ impl Consolidator {
         self.phase = Phase::Emptying { victims, at: None };
     }
 
+    /// What heats mean after a scan; false if they are to decay first. What the program ranked hot
+    /// stays so: others share what it leaves of `hot_bytes`.
+    fn classify(&mut self, scan: &Scan, hot_bytes: u64, now_ms: u64) -> bool {
+        let mut counted = scan.bytes;
+        for (bytes, ranked) in counted.iter_mut().zip(scan.ranked) {
+            *bytes -= ranked;
+        }
+        counted[0] += scan.ranked.iter().sum::<u64>();
+        let left = hot_bytes.saturating_sub(scan.ranked[HEATS - 1]);
+        self.classifier.scanned(&counted, scan.objects, left, now_ms)
+    }
+
     /// From which heat on an object is worth moving by itself, as it is touched.
     fn noted_from(&self) -> Option<u8> {
-        self.classifier.pays_from().filter(|_| self.rules.choice == Choice::CostBenefit)
+        let asks = self.pays && self.rules.choice == Choice::CostBenefit;
+        self.classifier.pays_from().filter(|_| asks)
     }
 
     fn judge(
@@ -322,6 +353,9 @@ impl Consolidator {
             age_s: segment.age_ms(now_ms) as f64 / 1000.0,
             missing_pages,
         };
+        if !self.pays {
+            return policy::mostly_dead(&situation, contents);
+        }
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
@@ -384,11 +418,114 @@ impl Drop for Consolidator {
     fn drop(&mut self) {
         for (index, used) in self.open.iter_mut().filter_map(Option::take) {
             self.heap.segment(index).seal(used, self.heap.now_ms());
+            self.heap.advise(index, false);
         }
         if let Phase::Emptying { at: Some(at), .. } = &self.phase {
             self.heap.segment(at.index()).change(State::Evacuating, State::Sealed);
         }
         self.give_back();
         self.heap.end_consolidation(std::mem::take(&mut self.limbo));
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::advice::Adviser;
+    use crate::heap::Settings;
+    use crate::relocate::Paper;
+    use std::cell::RefCell;
+    use std::ffi::c_int;
+    use std::ptr::NonNull;
+
+    const OBJECTS: usize = 4000;
+    const BYTES: usize = 128;
+
+    /// Where a range begins, its bytes, and what was said of it.
+    type Told = (usize, usize, c_int);
+
+    thread_local!(static TOLD: RefCell<Vec<Told>> = const { RefCell::new(Vec::new()) });
+
+    unsafe extern "C" fn listen(start: *const u8, bytes: usize, advice: c_int) -> c_int {
+        TOLD.with_borrow_mut(|told| told.push((start as usize, bytes, advice)));
+        0
+    }
+
+    fn told() -> HashMap<usize, Vec<c_int>> {
+        let mut by_segment: HashMap<_, Vec<_>> = HashMap::new();
+        for (start, bytes, advice) in TOLD.take() {
+            assert_eq!(bytes, Settings::default().segment_bytes);
+            by_segment.entry(start).or_default().push(advice);
+        }
+        by_segment
+    }
+
+    /// Ranks one object in seven hot, and works until nothing pays.
+    fn settle(heap: &Arc<Heap>, objects: &mut [NonNull<u8>], hot: usize) {
+        for (number, object) in objects.iter().enumerate() {
+            heap.rank(*object, if number % 7 == hot { 3 } else { 0 });
+        }
+        let rules = Rules {
+            bytes_per_s: u64::MAX,
+            cpu_share: 1.0,
+            horizon: Duration::from_secs(1 << 30),
+            hot_bytes: Some((OBJECTS * BYTES / 5) as u64),
+            pause: Duration::ZERO,
+            ..Rules::default()
+        };
+        let mut consolidator = Consolidator::new(heap.clone(), rules);
+        let relocate = |object: NonNull<u8>, room: NonNull<u8>, bytes| {
+            // SAFETY: objects of this test begin with a number, and the room is as large.
+            let number = unsafe {
+                room.copy_from_nonoverlapping(object, bytes);
+                object.cast::<u64>().read() as usize
+            };
+            objects[number] = room;
+            true
+        };
+        // SAFETY: it says true only where the one reference names a whole copy.
+        let mut relocate = unsafe { Paper::new(relocate) };
+        // Of what is just placed nothing is believed.
+        std::thread::sleep(Duration::from_millis(5));
+        while consolidator.step(&mut relocate, Duration::from_millis(5)) != Progress::Resting {}
+    }
+
+    #[test]
+    fn who_listens_is_told_once_what_each_segment_holds() {
+        let heap = Heap::new(Settings { capacity: 8 << 20, ..Settings::default() }).unwrap();
+        assert!(!Adviser::find().is_there(), "nobody listens in a test");
+        let heap = Arc::new(heap.advised_by(Adviser::by(listen)));
+        let mut objects: Vec<_> = (0..OBJECTS)
+            .map(|number| {
+                let object = heap.allocate(BYTES).unwrap();
+                // SAFETY: ours alone, and large enough.
+                unsafe {
+                    object.cast::<u64>().write(number as u64);
+                    heap.ready(object);
+                }
+                object
+            })
+            .collect();
+        settle(&heap, &mut objects, 0);
+        let first = told();
+        assert!(first.len() > 5, "{first:?}");
+        for (segment, advice) in &first {
+            let index = (segment - heap.object_at(0, 0, 0).start.as_ptr() as usize)
+                / heap.settings().segment_bytes;
+            let kind = heap.segment(index as u32).kind();
+            assert_eq!(*advice, [if kind == Kind::Hot { 1 } else { 2 }], "{segment:x}");
+        }
+        assert!(first.values().any(|advice| *advice == [1]), "{first:?}");
+        settle(&heap, &mut objects, 0);
+        assert!(told().is_empty(), "nothing has changed");
+        // What is hot has moved: no segment is told the same twice in a row.
+        settle(&heap, &mut objects, 3);
+        let second = told();
+        assert!(!second.is_empty());
+        for (segment, advice) in second {
+            let before = first.get(&segment).into_iter().flatten().chain(&advice);
+            let all: Vec<_> = before.collect();
+            assert!(all.windows(2).all(|two| two[0] != two[1]), "{segment:x}: {all:?}");
+        }
     }
 }

@@ -94,14 +94,21 @@ impl Consolidator {
         }
     }
 
-    /// Moves objects that were hot when they were touched lately to the hot segment.
+    /// Moves objects that were hot when they were touched lately to the hot segment. It may have
+    /// been long ago: one that is hot no more, or whose page has left since, stays.
     pub(crate) fn move_seen(&mut self, relocate: &mut dyn Relocate, slice: &Slice) {
-        while let Some(object) = self.heap.next_seen() {
+        while !slice.should_stop()
+            && let Some(object) = self.heap.next_seen()
+        {
             let heat = self.heap.clock().heat(self.heap.granule(object.start));
-            self.move_one(object, heat, 0, relocate, slice);
-            if slice.should_stop() {
-                return;
+            if heat < self.heap.noted_from() {
+                continue;
             }
+            if !self.heap.is_resident(object) {
+                self.counters.not_resident += 1;
+                continue;
+            }
+            self.move_one(object, heat, 0, relocate, slice);
         }
     }
 
@@ -142,10 +149,12 @@ impl Consolidator {
     ) -> Visit {
         let mut bytes = object.bytes;
         for attempt in 0..2 {
-            let Some(room) = self.reserve(open, bytes, heat) else {
+            let Some(room) = self.reserve(open, bytes) else {
                 self.counters.no_segment += 1;
                 return Visit::Full;
             };
+            self.heap.copy_heat(self.heap.granule(object.start), heat, room);
+            self.heap.begin(room);
             let guard = self.guard(room, open);
             // SAFETY: the object is live and is freed by `moved` below at the soonest, and its
             // segment stays till then; `reserve` gave the room to this consolidator alone.
@@ -238,9 +247,9 @@ impl Consolidator {
         Visit::Stays
     }
 
-    /// Room in the open segment of a kind, live from now on: a writer may free it as soon as the
-    /// callback has let go of its lock.
-    fn reserve(&mut self, open: usize, bytes: usize, heat: u8) -> Option<Object> {
+    /// Room in the open segment of a kind. It is to be live before the callback is asked: a writer
+    /// may free it as soon as the callback has let go of its lock.
+    fn reserve(&mut self, open: usize, bytes: usize) -> Option<Object> {
         let segment_bytes = self.heap.settings().segment_bytes;
         let (index, used) = match self.open[open] {
             Some((index, used)) if used + bytes <= segment_bytes => (index, used),
@@ -248,15 +257,13 @@ impl Consolidator {
                 let next = self.heap.open(Consolidator::kind_of(open))?;
                 if let Some((index, used)) = full {
                     self.heap.segment(index).seal(used, self.heap.now_ms());
+                    self.heap.advise(index, false);
                 }
                 self.open[open] = Some((next, 0));
                 (next, 0)
             }
         };
-        let room = self.heap.object_at(index, used, bytes);
-        self.heap.clock().set(self.heap.granule(room.start), heat);
-        self.heap.begin(room);
-        Some(room)
+        Some(self.heap.object_at(index, used, bytes))
     }
 
     /// While callbacks are checked, marks what follows a room, if the segment goes on there.
@@ -291,6 +298,7 @@ impl Consolidator {
             segment.rest(now, REST_MS);
         }
         segment.change(State::Evacuating, State::Sealed);
+        heap.advise(at.index, false);
     }
 
     pub(crate) fn breach(&mut self, misuse: Misuse) {

@@ -1,5 +1,6 @@
 //! The heap: segments that are filled one after the other, and what is known of their objects.
 
+use crate::advice::Adviser;
 use crate::area::{Area, PAGE};
 use crate::epoch::{Epochs, Guard, Reader, Stamp};
 use crate::marks::{Bits, Clock, GRANULE, HEATS};
@@ -86,7 +87,12 @@ pub struct Heap {
     area: Area,
     live: Bits,
     ends: Bits,
+    /// Room that was given out for an object that is not ready yet.
+    unready: Bits,
     clock: Clock,
+    /// Objects whose heat the program said, where it said any.
+    ranked: Bits,
+    has_ranked: AtomicBool,
     segments: Box<[Segment]>,
     allocation: Mutex<Allocation>,
     epochs: Arc<Epochs>,
@@ -102,6 +108,7 @@ pub struct Heap {
     claimed: AtomicBool,
     /// What consolidators emptied that are gone, and when; readers may still be there.
     limbo: Mutex<VecDeque<(u32, Stamp)>>,
+    adviser: Adviser,
     settings: Settings,
 }
 
@@ -154,7 +161,10 @@ impl Heap {
             area,
             live: Bits::new(granules).map_err(refused)?,
             ends: Bits::new(granules).map_err(refused)?,
+            unready: Bits::new(granules).map_err(refused)?,
             clock: Clock::new(granules).map_err(refused)?,
+            ranked: Bits::new(granules).map_err(refused)?,
+            has_ranked: AtomicBool::new(false),
             segments: (0..count).map(|_| Segment::default()).collect(),
             allocation: Mutex::new(Allocation {
                 free: Vec::new(),
@@ -171,6 +181,7 @@ impl Heap {
             consolidated: AtomicBool::new(false),
             claimed: AtomicBool::new(false),
             limbo: Mutex::default(),
+            adviser: Adviser::find(),
             settings,
         })
     }
@@ -200,7 +211,7 @@ impl Heap {
 
     /// Room for an object of so many bytes, at least 1; `None` if it is larger than
     /// [`Heap::largest`], or no segment is left. What is in it is not said. It stays where it is
-    /// until it is [`Heap::ready`].
+    /// until it is [`Heap::ready`]. [`Heap::free`] ends it before that, too.
     pub fn allocate(&self, bytes: usize) -> Option<NonNull<u8>> {
         if bytes == 0 || bytes > self.largest() {
             return None;
@@ -222,11 +233,12 @@ impl Heap {
         let object = self.object_at(segment, allocation.used, bytes);
         allocation.used += bytes;
         self.measure(object);
+        self.unready.set(self.granule(object.start));
         Some(object.start)
     }
 
     /// An object is written: from now on it may be moved. To be called before a reference to it
-    /// can be found, and once.
+    /// can be found, and once: one that is ready, or has ended, is left alone.
     ///
     /// Panics if the pointer is none of this heap's.
     ///
@@ -235,11 +247,15 @@ impl Heap {
     /// relocator reads them: a heap with a [`Map`](crate::structures::Map) or
     /// [`Rows`](crate::rows::Rows) has no other objects.
     pub unsafe fn ready(&self, pointer: NonNull<u8>) {
-        self.live.set(self.granule(pointer));
+        let granule = self.granule(pointer);
+        if self.unready.clear(granule) {
+            self.live.set(granule);
+        }
     }
 
-    /// Ends an object that is [`Heap::ready`]. No reference to it may be left. Its bytes stay
-    /// readable for those who are inside. An object that is not live is left alone and counted.
+    /// Ends an object, also one that was never [`Heap::ready`]. No reference to it may be left. Its
+    /// bytes stay readable for those who are inside. One that has ended before is left alone and
+    /// counted.
     ///
     /// Panics if the pointer is none of this heap's.
     ///
@@ -248,20 +264,20 @@ impl Heap {
     pub unsafe fn free(&self, pointer: NonNull<u8>) {
         let granule = self.granule(pointer);
         let bytes = self.extent(granule);
-        if self.live.clear(granule) {
+        if self.live.clear(granule) || self.unready.clear(granule) {
             self.segment_of(granule).sub_live(bytes);
         } else {
             self.double_frees.fetch_add(1, Relaxed);
         }
     }
 
-    /// Objects that were freed when they were not live.
+    /// Objects that were freed when they had ended already.
     pub fn double_frees(&self) -> u64 {
         self.double_frees.load(Relaxed)
     }
 
     /// Counts that an object was used, or one use in some where uses are many. It is one look and
-    /// seldom a change beside the object.
+    /// seldom a change beside the object. What was ranked keeps its rank.
     ///
     /// Panics if the pointer is none of this heap's.
     pub fn touch(&self, pointer: NonNull<u8>) {
@@ -269,7 +285,10 @@ impl Heap {
             return;
         }
         let granule = self.granule(pointer);
-        let heat = self.clock.touch(granule);
+        let heat = match self.is_ranked(granule) {
+            true => self.clock.heat(granule),
+            false => self.clock.touch(granule),
+        };
         if heat >= self.noted_from.load(Relaxed) {
             let segment = self.segment_of(granule);
             if segment.kind() != Kind::Hot && segment.state() == State::Sealed {
@@ -278,11 +297,15 @@ impl Heap {
         }
     }
 
-    /// Says how hot an object is, 0 to 3, for programs that rank objects themselves.
+    /// Says how hot an object is, 0 to 3, for programs that rank objects themselves: 3 is hot. It
+    /// stands, also where the object moves, until the program ranks it anew.
     ///
     /// Panics if the pointer is none of this heap's.
     pub fn rank(&self, pointer: NonNull<u8>, heat: u8) {
-        self.clock.set(self.granule(pointer), heat.min(HEATS as u8 - 1));
+        let granule = self.granule(pointer);
+        self.has_ranked.store(true, Relaxed);
+        self.ranked.set(granule);
+        self.clock.set(granule, heat.min(HEATS as u8 - 1));
     }
 
     /// Keeps the memory around an object as it is after the guard has gone, for sending without a
@@ -381,6 +404,25 @@ impl Heap {
         &self.clock
     }
 
+    /// Whether the program said how hot the object is that begins there.
+    pub(crate) fn is_ranked(&self, granule: usize) -> bool {
+        self.has_ranked.load(Relaxed) && self.ranked.get(granule)
+    }
+
+    /// Takes one from every heat of a segment that was counted.
+    pub(crate) fn decay(&self, index: u32) {
+        let ranked = self.has_ranked.load(Relaxed).then_some(&self.ranked);
+        self.clock.decay(self.granules(index), ranked);
+    }
+
+    /// Gives a copy the heat of its object, whose granule is given.
+    pub(crate) fn copy_heat(&self, granule: usize, heat: u8, copy: Object) {
+        match self.is_ranked(granule) {
+            true => self.rank(copy.start, heat),
+            false => self.clock.set(self.granule(copy.start), heat),
+        }
+    }
+
     /// One touch is counted in so many, as a power of two.
     pub(crate) fn sampling(&self) -> u32 {
         self.sampling.load(Relaxed)
@@ -394,6 +436,11 @@ impl Heap {
     /// Has objects of at least this heat noted, where they lie among cold ones.
     pub(crate) fn note_from(&self, heat: Option<u8>) {
         self.noted_from.store(heat.unwrap_or(NEVER), Relaxed);
+    }
+
+    /// From which heat on such objects are noted now.
+    pub(crate) fn noted_from(&self) -> u8 {
+        self.noted_from.load(Relaxed)
     }
 
     /// An object that was noted, if it is still there, in a segment that is sealed and not hot.
@@ -477,6 +524,9 @@ impl Heap {
         self.end(object);
         self.ends.clear(granule + object.bytes / GRANULE - 1);
         self.clock.set(granule, 0);
+        if self.is_ranked(granule) {
+            self.ranked.clear(granule);
+        }
     }
 
     /// Live objects of a segment from a granule of it on, by granule and bytes, until the callback
@@ -499,10 +549,40 @@ impl Heap {
         None
     }
 
-    /// Which pages of a segment are in memory.
+    /// Which pages of a segment are in memory, of those that were used when it was sealed: others
+    /// were never touched, and say nothing.
     pub(crate) fn residency(&self, index: u32, pages: &mut Vec<u8>) {
-        pages.resize(self.settings.segment_bytes / PAGE, 0);
+        pages.resize(self.segment(index).used().div_ceil(PAGE), 0);
         self.area.residency(index as usize * self.settings.segment_bytes, pages);
+    }
+
+    /// Whether all pages of an object are in memory now.
+    pub(crate) fn is_resident(&self, object: Object) -> bool {
+        const AT_ONCE: usize = 64;
+        let start = self.granule(object.start) * GRANULE;
+        let (first, end) = (start / PAGE * PAGE, (start + object.bytes).next_multiple_of(PAGE));
+        let mut pages = [0; AT_ONCE];
+        (first..end).step_by(AT_ONCE * PAGE).all(|from| {
+            let asked = &mut pages[..((end - from) / PAGE).min(AT_ONCE)];
+            self.area.residency(from, asked);
+            asked.iter().all(|page| page & 1 == 1)
+        })
+    }
+
+    /// Tells Terrace what is expected of a segment, where that has changed and it listens.
+    pub(crate) fn advise(&self, index: u32, cooled: bool) {
+        if self.adviser.is_there()
+            && let Some(advice) = self.segment(index).new_advice(cooled)
+        {
+            let segment = self.object_at(index, 0, self.settings.segment_bytes);
+            self.adviser.advise(segment.start.as_ptr(), segment.bytes, advice);
+        }
+    }
+
+    /// Has another one listen.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn advised_by(self, adviser: Adviser) -> Heap {
+        Heap { adviser, ..self }
     }
 
     /// Gives a retired segment's memory back.
@@ -514,11 +594,16 @@ impl Heap {
         let granules = self.granules(index);
         self.live.clear_all(granules.clone());
         self.ends.clear_all(granules.clone());
+        // None is unready there: its bytes would have kept the segment.
+        if self.has_ranked.load(Relaxed) {
+            self.ranked.clear_all(granules.clone());
+        }
         self.clock.clear_all(granules);
         let bytes = self.settings.segment_bytes;
         // SAFETY: nobody can reach it, the caller says; it is not in the list of free ones yet.
         unsafe { self.area.discard(index as usize * bytes, bytes) };
         self.segment(index).change(State::Retired, State::Free);
+        self.advise(index, false);
         self.allocation().free.push(index);
     }
 
@@ -585,6 +670,36 @@ mod tests {
             heap.free(objects[2]);
         }
         assert_eq!((heap.usage().live_bytes, heap.double_frees()), (144, 1));
+    }
+
+    #[test]
+    fn room_that_was_never_ready_can_be_given_up_once() {
+        let heap = heap();
+        let (given_up, kept) = (heap.allocate(100).unwrap(), new(&heap, 16));
+        // SAFETY: nobody looks at either; what is wrong here is left alone and counted.
+        unsafe {
+            heap.free(given_up);
+            assert_eq!((heap.usage().live_bytes, heap.double_frees()), (16, 0));
+            heap.ready(given_up);
+            heap.free(given_up);
+            assert_eq!((heap.usage().live_bytes, heap.double_frees()), (16, 1));
+            heap.free(kept);
+            heap.ready(kept);
+        }
+        assert_eq!(heap.usage().live_bytes, 0);
+        assert_eq!(heap.each_live(0, 0, |_, _| false), None);
+    }
+
+    #[test]
+    fn what_was_ranked_stays_so_when_it_is_touched() {
+        let heap = heap();
+        let (ranked, counted) = (new(&heap, 16), new(&heap, 16));
+        heap.rank(ranked, 1);
+        (0..1000).for_each(|_| [ranked, counted].into_iter().for_each(|object| heap.touch(object)));
+        let heats = || [ranked, counted].map(|object| heap.clock.heat(heap.granule(object)));
+        assert_eq!(heats(), [1, 3]);
+        heap.decay(0);
+        assert_eq!(heats(), [1, 2]);
     }
 
     #[test]

@@ -12,6 +12,7 @@
 //! - [`Reader`]: what a thread reads stays readable until it leaves.
 //! - [`structures`]: maps whose entries move; [`rows`]: a row store with transactions.
 
+mod advice;
 mod area;
 mod c;
 mod classifier;

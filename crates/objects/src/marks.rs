@@ -5,7 +5,8 @@
 //! begins, one that with which an object ends; two bits count how often the object that begins
 //! there was touched: the first touch counts, then one in two, then one in four (Morris, "Counting
 //! large numbers of events in small registers", 1978). So three stands for some seven touches, and
-//! one less for half of them. Together 3.1 % of the memory.
+//! one less for half of them. One more bit marks room that is not ready yet. Together 3.9 % of the
+//! memory; where a program ranks objects itself, a bit more says which: 4.7 %.
 
 use crate::area::Area;
 use crate::seen::is_sampled;
@@ -41,6 +42,11 @@ impl Bits {
     /// Whether it is set.
     pub fn get(&self, granule: usize) -> bool {
         self.0.as_words()[granule / 64].load(Acquire) >> (granule % 64) & 1 != 0
+    }
+
+    /// Those of 32 granules, from the one of that number times 32 on.
+    fn half_word(&self, number: usize) -> u32 {
+        (self.0.as_words()[number / 2].load(Acquire) >> (number % 2 * 32)) as u32
     }
 
     /// The first in the range that is set.
@@ -103,15 +109,19 @@ impl Clock {
         });
     }
 
-    /// One less for each of a range of whole words, down to zero.
-    pub fn decay(&self, granules: Range<usize>) {
-        for word in &self.0.as_words()[granules.start / 32..granules.end / 32] {
-            let before = word.load(Relaxed);
-            if before != 0 {
-                let (high, low) = (before >> 1 & LOW, before & LOW);
-                // A touch meanwhile may be lost.
-                word.store((high & low) << 1 | high & !low, Relaxed);
+    /// One less for each of a range of whole words, down to zero, but for granules of `but`.
+    pub fn decay(&self, granules: Range<usize>, but: Option<&Bits>) {
+        let numbers = granules.start / 32..granules.end / 32;
+        for (number, word) in numbers.clone().zip(&self.0.as_words()[numbers]) {
+            if word.load(Relaxed) == 0 {
+                continue;
             }
+            let _ = word.fetch_update(Relaxed, Relaxed, |before| {
+                let kept = but.map_or(0, |but| doubled(but.half_word(number)));
+                let (high, low) = (before >> 1 & LOW, before & LOW);
+                let less = (high & low) << 1 | high & !low;
+                Some(before & kept | less & !kept)
+            });
         }
     }
 
@@ -121,6 +131,17 @@ impl Clock {
             word.store(0, Relaxed);
         }
     }
+}
+
+/// Each bit twice.
+fn doubled(bits: u32) -> u64 {
+    let masks: [u64; 5] =
+        [0xFFFF_0000_FFFF, 0xFF_00FF_00FF_00FF, 0xF0F_0F0F_0F0F_0F0F, 0x3333_3333_3333_3333, LOW];
+    let spread = masks.iter().zip([16, 8, 4, 2, 1]).fold(u64::from(bits), |spread, (mask, by)| {
+        // What was shifted fills the gaps that the mask leaves.
+        (spread | spread << by) & mask
+    });
+    spread | spread << 1
 }
 
 #[cfg(all(test, not(loom)))]
@@ -151,11 +172,24 @@ mod tests {
         clock.set(6, 2);
         let heats = |clock: &Clock| [3, 4, 5, 6, 7].map(|granule| clock.heat(granule));
         assert_eq!(heats(&clock), [0, 1, 3, 2, 0]);
-        clock.decay(0..64);
+        clock.decay(0..64, None);
         assert_eq!(heats(&clock), [0, 0, 2, 1, 0]);
         clock.set(6, 3);
-        clock.decay(0..64);
+        clock.decay(0..64, None);
         assert_eq!(heats(&clock), [0, 0, 1, 2, 0]);
+    }
+
+    #[test]
+    fn what_is_excepted_does_not_decay() {
+        let (clock, but) = (Clock::new(128).unwrap(), Bits::new(128).unwrap());
+        let excepted = [0, 31, 32, 63, 64, 101];
+        (0..128).for_each(|granule| clock.set(granule, 3));
+        excepted.into_iter().for_each(|granule| but.set(granule));
+        clock.decay(0..128, Some(&but));
+        for granule in 0..128 {
+            let heat = if excepted.contains(&granule) { 3 } else { 2 };
+            assert_eq!(clock.heat(granule), heat, "granule {granule}");
+        }
     }
 
     #[test]

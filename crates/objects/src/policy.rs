@@ -119,17 +119,14 @@ pub fn judge(
     scale: &Scale,
     chance: f64,
 ) -> Option<Candidate> {
+    // For memory, whatever the heat.
+    if let Some(candidate) = mostly_dead(situation, contents) {
+        return Some(candidate);
+    }
     let live = contents.from(0) as f64;
-    let used = situation.used as f64;
     let hot = contents.from(hot_from(situation.kind, scale)) as f64;
     let mix = if live > 0.0 { (hot / live).min(1.0 - hot / live) } else { 0.0 };
     let segment = situation.segment;
-    let dead = 1.0 - live / used.max(1.0);
-    let most_dead = if situation.kind == Kind::Hot { DEAD_HOT } else { DEAD_OTHER };
-    if dead >= most_dead {
-        // For memory, whatever the heat: the more is dead, the sooner.
-        return Some(Candidate { segment, plan: Plan::Rewrite, order: dead });
-    }
     if mix < MIXED_FROM {
         return None;
     }
@@ -148,9 +145,24 @@ pub fn judge(
     Some(Candidate { segment, plan, order })
 }
 
+/// A segment of which so much is dead that it is written anew, so that memory is given back: the
+/// more is dead, the sooner.
+pub fn mostly_dead(situation: &Situation, contents: &Contents) -> Option<Candidate> {
+    let dead = 1.0 - contents.from(0) as f64 / (situation.used as f64).max(1.0);
+    let most_dead = if situation.kind == Kind::Hot { DEAD_HOT } else { DEAD_OTHER };
+    let candidate = Candidate { segment: situation.segment, plan: Plan::Rewrite, order: dead };
+    (dead >= most_dead).then_some(candidate)
+}
+
 /// What is hot already stays so down to half of the heat from which others become so.
 pub fn hot_from(kind: Kind, scale: &Scale) -> u8 {
     if kind == Kind::Hot { scale.hot_from.div_ceil(2) } else { scale.hot_from }
+}
+
+/// Whether next to nothing of a segment of hot objects is hot any more.
+pub fn has_cooled(contents: &Contents, scale: &Scale) -> bool {
+    let hot = contents.from(hot_from(Kind::Hot, scale)) as f64;
+    hot < MIXED_FROM * contents.from(0) as f64
 }
 
 fn plan(situation: &Situation, hot: f64) -> Plan {

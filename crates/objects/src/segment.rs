@@ -8,6 +8,7 @@
 //!     └──────────────────── no reader from before, no pin ─────────────────────────────┘
 //! ```
 
+use crate::advice::Advice;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 
@@ -49,6 +50,8 @@ pub struct Segment {
     sealed_ms: AtomicU64,
     rests_until_ms: AtomicU64,
     failures: AtomicU32,
+    /// What Terrace was told of it last.
+    advised: AtomicU8,
 }
 
 impl Default for Segment {
@@ -62,6 +65,7 @@ impl Default for Segment {
             sealed_ms: AtomicU64::new(0),
             rests_until_ms: AtomicU64::new(0),
             failures: AtomicU32::new(0),
+            advised: AtomicU8::new(Advice::Normal as u8),
         }
     }
 }
@@ -113,6 +117,17 @@ impl Segment {
     /// Says which objects it holds.
     pub fn set_kind(&self, kind: Kind) {
         self.kind.store(kind as u8, Relaxed);
+    }
+
+    /// What Terrace is to be told of it now, if it was told something else last: also of hot objects
+    /// that have all cooled down. Asked by the consolidator alone.
+    pub fn new_advice(&self, cooled: bool) -> Option<Advice> {
+        let advice = match (self.state(), self.kind()) {
+            (State::Sealed, Kind::Hot) if !cooled => Advice::Hot,
+            (State::Sealed, Kind::Hot | Kind::Cold) => Advice::Cold,
+            _ => Advice::Normal,
+        };
+        (self.advised.swap(advice as u8, Relaxed) != advice as u8).then_some(advice)
     }
 
     /// Bytes that were taken when it was sealed.

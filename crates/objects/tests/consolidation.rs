@@ -59,6 +59,10 @@ struct Case {
 }
 
 fn case(choice: Choice, written: bool) -> Case {
+    case_by(rules(choice), written)
+}
+
+fn case_by(rules: Rules, written: bool) -> Case {
     let settings = Settings { capacity: 64 << 20, check_callbacks: true, ..Settings::default() };
     let heap = Arc::new(Heap::new(settings).unwrap());
     let new = |number: usize| {
@@ -74,7 +78,7 @@ fn case(choice: Choice, written: bool) -> Case {
     let table = Table { references: (0..OBJECTS).map(new).collect(), asked: 0 };
     let mut order: Vec<usize> = (0..OBJECTS).collect();
     order.shuffle(&mut SmallRng::seed_from_u64(1));
-    let consolidator = Consolidator::new(heap.clone(), rules(choice));
+    let consolidator = Consolidator::new(heap.clone(), rules);
     Case { heap, table, consolidator, order }
 }
 
@@ -150,6 +154,108 @@ fn objects_whose_pages_are_out_are_not_looked_at() {
     case.settle();
     assert_eq!((case.table.asked, case.consolidator.counters().moved), (0, 0));
     assert!(case.consolidator.counters().not_resident > 0);
+}
+
+/// Between a touch and the step that acts on it an object may cool down, or leave memory.
+#[test]
+fn what_was_seen_hot_is_looked_at_again_before_it_moves() {
+    const SEEN: usize = 200;
+    let moved = |written: bool, cools: bool| {
+        let mut case = case(Choice::CostBenefit, written);
+        case.heat(0, 0.15);
+        case.settle();
+        for object in &case.order[OBJECTS - SEEN..] {
+            let object = case.table.references[*object];
+            case.heap.rank(object, 3);
+            case.heap.touch(object);
+            case.heap.rank(object, if cools { 0 } else { 3 });
+        }
+        let (asked, before) = (case.table.asked, *case.consolidator.counters());
+        case.consolidator.step(&mut case.table, Duration::from_millis(5));
+        let after = case.consolidator.counters();
+        assert!(after.not_resident > before.not_resident || written || cools);
+        assert_eq!((case.table.asked - asked) as u64, after.moved - before.moved);
+        after.moved - before.moved
+    };
+    assert!(moved(true, false) > SEEN as u64 / 2, "they lie among cold ones");
+    assert_eq!(moved(true, true), 0, "they are hot no more");
+    assert_eq!(moved(false, false), 0, "their pages are out");
+}
+
+#[test]
+fn where_all_is_in_memory_only_what_is_dead_is_gathered() {
+    for hot_bytes in [None, Some(1 << 30)] {
+        let mut case = case_by(Rules { hot_bytes, ..rules(Choice::CostBenefit) }, true);
+        case.heat(0, 0.15);
+        case.settle();
+        assert_eq!(case.consolidator.counters().moved, 0, "nothing is gained");
+        for number in (0..OBJECTS).filter(|number| number % 4 != 0) {
+            // SAFETY: nobody looks at it any more.
+            unsafe { case.heap.free(case.table.references[number]) };
+        }
+        case.settle();
+        case.settle();
+        let used = case.heap.usage();
+        assert!(used.segment_bytes < 2 * used.live_bytes, "{hot_bytes:?}: {used:?}");
+    }
+}
+
+/// Three pages an object leave the last one of each segment unused: it is not out.
+#[test]
+fn pages_that_were_never_used_are_not_taken_for_out() {
+    const LARGE: usize = 12 << 10;
+    let settings = Settings { capacity: 64 << 20, check_callbacks: true, ..Settings::default() };
+    let heap = Arc::new(Heap::new(settings).unwrap());
+    let new = |number: usize| {
+        let object = heap.allocate(LARGE).unwrap();
+        // SAFETY: ours alone, and as large.
+        unsafe {
+            object.write_bytes(1, LARGE);
+            object.cast::<u64>().write(number as u64);
+            heap.ready(object);
+        }
+        heap.rank(object, if number.is_multiple_of(7) { 3 } else { 0 });
+        object
+    };
+    let mut table = Table { references: (0..400).map(new).collect(), asked: 0 };
+    // Of what is just placed nothing is believed.
+    std::thread::sleep(Duration::from_millis(5));
+    let rules = Rules { hot_bytes: None, ..rules(Choice::CostBenefit) };
+    let mut consolidator = Consolidator::new(heap, rules);
+    while consolidator.step(&mut table, Duration::from_millis(5)) != Progress::Resting {}
+    assert_eq!(consolidator.counters().moved, 0);
+}
+
+#[test]
+fn ranks_stand_where_more_is_ranked_hot_than_there_is_room() {
+    let mut case = case(Choice::CostBenefit, true);
+    case.heat(0, 0.5);
+    let before = case.use_of_pages();
+    case.settle();
+    case.settle();
+    assert_eq!(case.heap.utilisation(3).hot_bytes, (OBJECTS / 2 * BYTES) as u64);
+    let after = case.use_of_pages();
+    assert!(after >= 1.8 * before, "{before} to {after}");
+    case.check();
+}
+
+#[test]
+fn room_that_never_became_an_object_is_given_back() {
+    let heap = Arc::new(Heap::new(Settings { capacity: 1 << 20, ..Settings::default() }).unwrap());
+    let rooms: Vec<_> = std::iter::from_fn(|| heap.allocate(heap.largest())).collect();
+    let held = heap.usage();
+    assert_eq!(held.live_bytes, held.segment_bytes);
+    let mut table = Table { references: Vec::new(), asked: 0 };
+    let rules = Rules { pause: Duration::from_secs(3600), ..rules(Choice::CostBenefit) };
+    let mut consolidator = Consolidator::new(heap.clone(), rules);
+    // SAFETY: nobody looks at any of them.
+    rooms.into_iter().for_each(|room| unsafe { heap.free(room) });
+    while consolidator.step(&mut table, Duration::from_millis(5)) != Progress::Resting {}
+    // Once more, for what had to wait for readers.
+    consolidator.step(&mut table, Duration::ZERO);
+    let left = heap.usage();
+    assert_eq!((left.live_bytes, left.segment_bytes), (0, 64 << 10), "the open one stays");
+    assert_eq!((table.asked, heap.double_frees()), (0, 0));
 }
 
 #[test]

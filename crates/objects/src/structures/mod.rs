@@ -54,6 +54,12 @@ impl<I: Index> Map<I> {
         &self.heap
     }
 
+    /// The index, for tests of what it keeps.
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn index(&self) -> &I {
+        &self.index
+    }
+
     /// The bytes of a key, into `value`; false if it is not there.
     pub fn get(&self, reader: &Reader, key: u64, value: &mut Vec<u8>) -> bool {
         self.read(reader, key, |bytes| {
