@@ -118,7 +118,7 @@ fn compare(options: &Options, structure: Structure, share: u64, zram: &Zram) -> 
     for (index, layout) in layouts.iter().enumerate() {
         let (per_s, scattered) = (of(index, "/per_s"), of(0, "/per_s"));
         println!(
-            "{structure:>9} {share:>4}% {:>13} {per_s:>10.0} {:>9.2} {:>9.3} {:>4.2} → {:>4.2} {:>4.2} → {:>4.2} {:>7.1} {:>7.1}",
+            "{structure:>9} {share:>4}% {:>13} {per_s:>10.0} {:>9.2} {:>9.3} {:>4.2} → {:>4.2} {:>4.2} → {:>4.2} {:>7} {:>7}",
             name(&|| layout.to_possible_value()),
             per_s / scattered,
             of(index, "/faults_per_lookup"),
@@ -126,21 +126,21 @@ fn compare(options: &Options, structure: Structure, share: u64, zram: &Zram) -> 
             of(index, "/utilisation_of_tenth/1"),
             of(index, "/utilisation_of_fifth/0"),
             of(index, "/utilisation_of_fifth/1"),
-            of(index, "/times/working/p999_us"),
-            of(index, "/times/after/p999_us"),
+            shown(of(index, "/times/working/p999_us")),
+            shown(of(index, "/times/after/p999_us")),
         );
     }
     if options.jump {
         let runs = &found[1];
         let back = runs.iter().filter(|run| run["jump"]["back_after_s"].is_number()).count();
         println!(
-            "{structure:>9} {share:>4}% after the jump: {:.2} → {:.2}; back after {:.0} s in {back} of {} runs; {:.1} MiB moved until then, {:.1} in all",
+            "{structure:>9} {share:>4}% after the jump: {:.2} → {:.2}; back after {} s in {back} of {} runs; {} MiB moved until then, {} in all",
             of(1, "/jump/utilisation_just_after"),
             of(1, "/jump/utilisation_at_the_end"),
-            of(1, "/jump/back_after_s"),
+            shown(of(1, "/jump/back_after_s")),
             runs.len(),
-            of(1, "/jump/moved_bytes_until_back") / MIB,
-            of(1, "/jump/moved_bytes") / MIB,
+            shown(of(1, "/jump/moved_bytes_until_back") / MIB),
+            shown(of(1, "/jump/moved_bytes") / MIB),
         );
     }
     std::io::stdout().flush()?;
@@ -158,6 +158,11 @@ fn compare(options: &Options, structure: Structure, share: u64, zram: &Zram) -> 
         json!({ "keys": options.keys, "value_bytes": options.value, "theta": options.theta, "seconds": options.seconds,
             "dram_percent": share, "whole_bytes": whole, "cpu_percent": options.cpu_percent, "jump": options.jump, "runs": rows }),
     )
+}
+
+/// A figure, if there is one.
+fn shown(figure: f64) -> String {
+    if figure.is_nan() { "-".into() } else { format!("{figure:.1}") }
 }
 
 /// One run: what it takes where nothing limits it, and its figures.

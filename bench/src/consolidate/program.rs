@@ -23,6 +23,8 @@ const LOOKUPS_A_STEP: u64 = 64;
 const NEXT_TO_NOTHING: f64 = 0.001;
 /// Pages are used as well as before a jump from this part of the utilisation then.
 const BACK_FROM: f64 = 0.9;
+/// Pages were used better than at first from so many times the utilisation then.
+const GAINED_FROM: f64 = 1.5;
 
 /// Where entries lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -235,7 +237,7 @@ fn measure<I: Index>(task: &Task, index: I) -> anyhow::Result<()> {
             "utilisation_of_tenth": [tenth_before, utilisation(&at, 10, task.jump)],
             "utilisation_of_fifth": [fifth_before, utilisation(&at, 5, task.jump)],
             "times": { "working": figures(&times.working), "after": figures(&times.after) },
-            "jump": jumped(jump_at as usize, &seconds),
+            "jump": jumped(jump_at as usize, &seconds, tenth_before),
             "live_bytes": usage.live_bytes,
             "segment_bytes": usage.segment_bytes,
             "consolidation_s": working,
@@ -256,14 +258,17 @@ fn measure<I: Index>(task: &Task, index: I) -> anyhow::Result<()> {
 }
 
 /// What became of a jump after so many seconds: how long until pages were used as well as before it,
-/// and what moved until then and until the end.
-fn jumped(at: usize, seconds: &[Value]) -> Value {
+/// and what moved until then and until the end. Where they were used no better by then than
+/// `scattered`, there is nothing to come back to.
+fn jumped(at: usize, seconds: &[Value], scattered: f64) -> Value {
     let [before, .., last] = seconds.get(at.wrapping_sub(1)..).unwrap_or_default() else {
         return Value::Null;
     };
     let of = |second: &Value, name: &str| second[name].as_f64().unwrap_or(0.0);
     let (used, moved) = (of(before, "utilisation_of_tenth"), of(before, "moved_bytes"));
-    let back = |second: &Value| of(second, "utilisation_of_tenth") >= BACK_FROM * used;
+    let back = |second: &Value| {
+        used >= GAINED_FROM * scattered && of(second, "utilisation_of_tenth") >= BACK_FROM * used
+    };
     let back_after = seconds[at..].iter().position(back).map(|whole| whole + 1);
     json!({
         "after_s": at,
@@ -305,15 +310,16 @@ mod tests {
     fn a_jump_is_over_when_pages_are_used_as_before() {
         let seconds = [(0.2, 0), (0.5, 100), (0.1, 110), (0.3, 150), (0.46, 190), (0.5, 200)]
             .map(|s| second(s.0, s.1));
-        let told = jumped(2, &seconds);
+        let told = jumped(2, &seconds, 0.1);
         assert_eq!(told["back_after_s"], 3);
         assert_eq!(told["moved_bytes_until_back"], 90.0);
         assert_eq!(told["moved_bytes"], 100.0);
         assert_eq!(told["utilisation_just_after"], 0.1);
-        let never = jumped(2, &seconds[..4]);
+        assert_eq!(jumped(2, &seconds, 0.4)["back_after_s"], Value::Null, "little was gained");
+        let never = jumped(2, &seconds[..4], 0.1);
         assert_eq!((&never["back_after_s"], &never["moved_bytes"]), (&Value::Null, &json!(50.0)));
-        assert_eq!(jumped(u64::MAX as usize, &seconds), Value::Null);
-        assert_eq!(jumped(0, &seconds), Value::Null);
-        assert_eq!(jumped(6, &seconds), Value::Null);
+        assert_eq!(jumped(u64::MAX as usize, &seconds, 0.1), Value::Null);
+        assert_eq!(jumped(0, &seconds, 0.1), Value::Null);
+        assert_eq!(jumped(6, &seconds, 0.1), Value::Null);
     }
 }
