@@ -9,7 +9,7 @@ use std::io::{self, Read, Write};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use terrace_kv::clock::Clock;
-use terrace_kv::connection::{Buffers, Connection, Wait};
+use terrace_kv::connection::{Buffers, Connection, Stream, Wait};
 use terrace_kv::execute::Server;
 use terrace_kv::settings::Settings;
 use terrace_kv::stats::Stats;
@@ -47,6 +47,8 @@ impl Write for Wire {
     }
 }
 
+impl Stream for Wire {}
+
 impl mio::event::Source for Wire {
     fn register(&mut self, _: &mio::Registry, _: mio::Token, _: mio::Interest) -> io::Result<()> {
         Ok(())
@@ -75,6 +77,7 @@ fn server() -> Server {
     Server {
         store: Store::new(config).expect("address space"),
         stats: Stats::new(false),
+        tls: None,
         clock: Clock::default(),
         verbosity: AtomicU32::new(0),
         stop: AtomicBool::new(false),
@@ -86,7 +89,7 @@ fn server() -> Server {
 fn talk(server: &Server, pieces: impl Iterator<Item = Vec<u8>>) -> Vec<u8> {
     let wire = Wire::default();
     wire.0.borrow_mut().0.extend(pieces);
-    let mut connection = Connection::new(Box::new(wire.clone()));
+    let mut connection = Connection::new(Box::new(wire.clone()), true);
     let mut buffers = Buffers::default();
     for _ in 0..10_000 {
         connection.wake(false);

@@ -1,8 +1,11 @@
 //! A client's connection: its buffers, and the requests in them.
 
 use std::io::{self, Read, Write};
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
 
 use mio::event::Source;
+use mio::net::{TcpStream, UnixStream};
 
 use crate::auth;
 use crate::execute::{Next, Server, announced_len};
@@ -25,8 +28,26 @@ const READS_MAX: usize = 64;
 const BUFFER_KEPT: usize = 64 << 10;
 
 /// A stream of bytes that never blocks.
-pub trait Stream: Read + Write + Source + Send {}
-impl<T: Read + Write + Source + Send> Stream for T {}
+pub trait Stream: Read + Write + Source + Send {
+    /// The state of the session, if it encrypts: it does from its beginning on, or never.
+    fn session(&self) -> Option<Session> {
+        None
+    }
+}
+
+impl Stream for TcpStream {}
+impl Stream for UnixStream {}
+
+/// What a stream that encrypts keeps to itself.
+#[derive(Clone, Copy, Debug)]
+pub struct Session {
+    /// Since when its handshake is under way, if it is.
+    pub handshake_since: Option<Instant>,
+    /// Whether the last read took all that had come.
+    pub drained: bool,
+    /// Whether bytes that it took wait for the socket. `flush` tries again.
+    pub has_output: bool,
+}
 
 /// What a connection waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +72,7 @@ pub struct Buffers {
 pub struct Connection {
     /// The stream.
     pub stream: Box<dyn Stream>,
+    encrypts: bool,
     /// Whether the stream is asked to tell when it takes bytes again.
     pub watches_writes: bool,
     /// Bytes received up to `end`, and room for more.
@@ -81,6 +103,7 @@ impl Connection {
     /// A new connection, whose client need not authenticate if it is `admitted`.
     pub fn new(stream: Box<dyn Stream>, admitted: bool) -> Connection {
         Connection {
+            encrypts: stream.session().is_some(),
             stream,
             watches_writes: false,
             input: Vec::new(),
@@ -101,7 +124,12 @@ impl Connection {
 
     /// Whether answers wait for the stream to take bytes again.
     pub fn is_stuck(&self) -> bool {
-        self.written < self.output.len()
+        self.written < self.output.len() || self.session().is_some_and(|session| session.has_output)
+    }
+
+    /// The state of the session, if the stream encrypts.
+    pub fn session(&self) -> Option<Session> {
+        if self.encrypts { self.stream.session() } else { None }
     }
 
     /// The stream has told of something. With `ended`, its other side sends nothing more.
@@ -125,7 +153,7 @@ impl Connection {
             let input = std::mem::take(&mut self.input);
             buffers.input = if input.len() <= BUFFER_KEPT { input } else { Vec::new() };
         }
-        if !self.is_stuck() {
+        if self.written == self.output.len() {
             let output = std::mem::take(&mut self.output);
             buffers.output = if output.capacity() <= BUFFER_KEPT { output } else { Vec::new() };
         }
@@ -180,7 +208,13 @@ impl Connection {
                 }
                 Ok(false) => return Wait::Closed,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Wait::Stream,
-                Err(_) => return Wait::Closed,
+                Err(error) => {
+                    let malformed = error.kind() == io::ErrorKind::InvalidData;
+                    if malformed && server.verbosity.load(Relaxed) > 0 {
+                        eprintln!("terrace-kv: a connection was closed: {error}");
+                    }
+                    return Wait::Closed;
+                }
             }
         }
     }
@@ -223,7 +257,9 @@ impl Connection {
         };
         // What gave less than was asked for is empty (epoll(7)), and tells when it is not. An end
         // that it has told of already is only met by reading on.
-        self.drained = self.end + bytes < self.input.len() && !self.ended;
+        let short = self.end + bytes < self.input.len();
+        let drained = self.session().map_or(short, |session| session.drained);
+        self.drained = drained && !self.ended;
         self.end += bytes;
         server.stats.add_many(Count::BytesRead, bytes as u64);
         Ok(bytes > 0)
@@ -252,6 +288,12 @@ impl Connection {
         }
         self.output.clear();
         self.written = 0;
+        if self.encrypts {
+            match self.stream.flush() {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                outcome => outcome?,
+            }
+        }
         Ok(true)
     }
 

@@ -5,6 +5,7 @@
 //! - [`execute`]: requests on the store, and the answers.
 //! - [`connection`], [`server`], [`activation`]: sockets and threads.
 //! - [`auth`]: who may make requests.
+//! - [`tls`]: what is encrypted on the way.
 //! - [`tiering`]: Terrace, which moves what is cold out of DRAM.
 //! - [`settings`], [`stats`], [`clock`]: flags, counters, time.
 
@@ -19,3 +20,4 @@ pub mod settings;
 pub mod stats;
 pub mod store;
 pub mod tiering;
+pub mod tls;

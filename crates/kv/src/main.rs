@@ -18,6 +18,7 @@ use terrace_kv::settings::{self, Command, Settings};
 use terrace_kv::stats::Stats;
 use terrace_kv::store::{Config, Rules, Store};
 use terrace_kv::tiering::Tiering;
+use terrace_kv::tls::Tls;
 use terrace_pager::settings::Dram;
 
 /// How often it is looked whether a signal came.
@@ -108,6 +109,10 @@ fn serve(mut settings: Settings) -> Result<(), String> {
         // SAFETY: the handler only stores into an atomic.
         unsafe { libc::signal(signal, note_signal as *const () as libc::sighandler_t) };
     }
+    let tls = match settings.tls.enabled {
+        true => Some(Arc::new(Tls::start(settings.tls.clone())?)),
+        false => None,
+    };
     let tiering = if settings.dram == Dram::Unlimited && settings.slowdown.is_none() {
         None
     } else {
@@ -129,7 +134,7 @@ fn serve(mut settings: Settings) -> Result<(), String> {
     };
     let store = Store::new(config).map_err(|error| format!("no address space: {error}"))?;
     let failed = |error: io::Error| format!("failed to listen: {error}");
-    let mut listeners = Listener::activated().map_err(failed)?;
+    let mut listeners = Listener::activated(tls.is_some()).map_err(failed)?;
     if listeners.is_empty() {
         listeners = Listener::open(&settings).map_err(failed)?;
     } else {
@@ -143,6 +148,7 @@ fn serve(mut settings: Settings) -> Result<(), String> {
         store,
         stats: Stats::new(settings.detail),
         clock: Clock::default(),
+        tls,
         verbosity: AtomicU32::new(settings.verbosity),
         settings,
         stop: AtomicBool::new(false),

@@ -9,7 +9,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mio::net::{TcpListener, UnixListener};
 use mio::{Events, Interest, Poll, Token};
@@ -20,6 +20,7 @@ use crate::connection::{Buffers, Connection, Stream, Wait};
 use crate::execute::Server;
 use crate::settings::Settings;
 use crate::stats::Count;
+use crate::tls::stream::TlsStream;
 
 /// How long a thread sleeps before it looks whether the server ends.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -28,20 +29,32 @@ const STEP_EVERY: Duration = Duration::from_millis(5);
 /// How long hot items are brought together between two turns of the loop.
 const STEP: Duration = Duration::from_micros(250);
 const EVENTS: usize = 256;
+/// A client has so long for its part of a TLS handshake.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+/// It has only so long where many others wait for theirs.
+const HANDSHAKE_IN_A_CROWD: Duration = Duration::from_secs(1);
+/// This part of all connections may be in a handshake. Others wait in the kernel's queue.
+const HANDSHAKES_SHARE: u64 = 4;
+/// The beginning of an address that is listened on without TLS.
+const NOTLS: &str = "notls:";
 
 /// A listening socket.
 #[derive(Debug)]
 pub enum Listener {
     /// TCP.
     Tcp(TcpListener),
+    /// TCP, with TLS.
+    Tls(TcpListener),
     /// A Unix socket.
     Unix(UnixListener),
 }
 
 impl Listener {
-    /// The sockets that a service manager has opened for this process, if it has.
-    pub fn activated() -> io::Result<Vec<Listener>> {
-        activation::sockets(std::process::id())?.into_iter().map(Listener::passed).collect()
+    /// The sockets that a service manager has opened for this process, if it has. Those of TCP
+    /// have TLS if they are `encrypted`.
+    pub fn activated(encrypted: bool) -> io::Result<Vec<Listener>> {
+        let sockets = activation::sockets(std::process::id())?;
+        sockets.into_iter().map(|socket| Listener::passed(socket, encrypted)).collect()
     }
 
     /// Opens the sockets that the settings name.
@@ -56,21 +69,25 @@ impl Listener {
             return Ok(vec![Listener::Unix(listener)]);
         }
         let mut listeners = Vec::new();
-        for address in addresses(settings)? {
+        for (address, encrypted) in addresses(settings)? {
             let listener = TcpListener::bind(address)?;
             // SAFETY: the socket is open; listening again only changes its backlog.
             unsafe { libc::listen(listener.as_raw_fd(), settings.backlog as i32) };
-            listeners.push(Listener::Tcp(listener));
+            listeners.push(Listener::of_tcp(listener, encrypted));
         }
         Ok(listeners)
     }
 
-    fn passed(socket: OwnedFd) -> io::Result<Listener> {
+    fn of_tcp(listener: TcpListener, encrypted: bool) -> Listener {
+        if encrypted { Listener::Tls(listener) } else { Listener::Tcp(listener) }
+    }
+
+    fn passed(socket: OwnedFd, encrypted: bool) -> io::Result<Listener> {
         let internet = activation::is_internet(socket.as_raw_fd())?;
         Ok(if internet {
             let listener = std::net::TcpListener::from(socket);
             listener.set_nonblocking(true)?;
-            Listener::Tcp(TcpListener::from_std(listener))
+            Listener::of_tcp(TcpListener::from_std(listener), encrypted)
         } else {
             let listener = std::os::unix::net::UnixListener::from(socket);
             listener.set_nonblocking(true)?;
@@ -81,15 +98,17 @@ impl Listener {
     fn try_clone(&self) -> io::Result<Listener> {
         Ok(match self {
             Listener::Tcp(listener) => Listener::Tcp(TcpListener::from_std(duplicate(listener)?)),
+            Listener::Tls(listener) => Listener::Tls(TcpListener::from_std(duplicate(listener)?)),
             Listener::Unix(listener) => {
                 Listener::Unix(UnixListener::from_std(duplicate(listener)?))
             }
         })
     }
 
+    /// A client's stream, not encrypted yet.
     fn accept(&self) -> io::Result<Box<dyn Stream>> {
         Ok(match self {
-            Listener::Tcp(listener) => {
+            Listener::Tcp(listener) | Listener::Tls(listener) => {
                 let stream = listener.accept()?.0;
                 // Answers go out whole, so that waiting for more gains nothing.
                 let _ = stream.set_nodelay(true);
@@ -114,20 +133,26 @@ fn duplicate<T: From<OwnedFd>>(socket: &impl AsRawFd) -> io::Result<T> {
     Ok(T::from(unsafe { OwnedFd::from_raw_fd(descriptor) }))
 }
 
-fn addresses(settings: &Settings) -> io::Result<Vec<SocketAddr>> {
+/// The addresses to listen on, and whether with TLS.
+fn addresses(settings: &Settings) -> io::Result<Vec<(SocketAddr, bool)>> {
+    let encrypted = settings.tls.enabled;
     if settings.listen.is_empty() {
         // A socket of all IPv6 addresses takes IPv4 too, where the machine has IPv6.
         let all = SocketAddr::from(([0_u16; 8], settings.port));
         let have = std::net::TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0)).is_ok();
-        return Ok(vec![if have { all } else { ([0; 4], settings.port).into() }]);
+        let address = if have { all } else { ([0; 4], settings.port).into() };
+        return Ok(vec![(address, encrypted)]);
     }
     let mut addresses = Vec::new();
     for host in &settings.listen {
-        match host.parse::<SocketAddr>() {
-            Ok(address) => addresses.push(address),
-            Err(_) if host.matches(':').count() == 1 => addresses.extend(host.to_socket_addrs()?),
-            Err(_) => addresses.extend((host.as_str(), settings.port).to_socket_addrs()?),
-        }
+        let plain = host.strip_prefix(NOTLS);
+        let (host, encrypted) = (plain.unwrap_or(host), encrypted && plain.is_none());
+        let found: Vec<SocketAddr> = match host.parse() {
+            Ok(address) => vec![address],
+            Err(_) if host.matches(':').count() == 1 => host.to_socket_addrs()?.collect(),
+            Err(_) => (host, settings.port).to_socket_addrs()?.collect(),
+        };
+        addresses.extend(found.into_iter().map(|address| (address, encrypted)));
     }
     Ok(addresses)
 }
@@ -161,6 +186,8 @@ struct Worker {
     ready: VecDeque<Token>,
     /// Listeners whose clients wait because no descriptor was free.
     stalled: Vec<usize>,
+    /// When handshakes that take too long were last looked for.
+    looked: Instant,
     /// Whether this thread is the one that brings hot items together.
     consolidates: bool,
 }
@@ -170,7 +197,7 @@ impl Worker {
         let poll = Poll::new()?;
         for (number, listener) in listeners.iter_mut().enumerate() {
             let source: &mut dyn mio::event::Source = match listener {
-                Listener::Tcp(listener) => listener,
+                Listener::Tcp(listener) | Listener::Tls(listener) => listener,
                 Listener::Unix(listener) => listener,
             };
             poll.registry().register(source, Token(number), Interest::READABLE)?;
@@ -184,6 +211,7 @@ impl Worker {
             buffers: Buffers::default(),
             ready: VecDeque::new(),
             stalled: Vec::new(),
+            looked: Instant::now(),
             consolidates: false,
         })
     }
@@ -210,6 +238,7 @@ impl Worker {
                     self.advance(event.token());
                 }
             }
+            self.drop_slow_handshakes();
             for listener in std::mem::take(&mut self.stalled) {
                 self.accept(listener);
             }
@@ -229,8 +258,47 @@ impl Worker {
         Ok(())
     }
 
+    /// Handshakes that may be under way at a time.
+    fn handshakes_max(&self) -> u64 {
+        (self.server.settings.connections_max / HANDSHAKES_SHARE).max(1)
+    }
+
+    /// Closes connections whose clients take too long for their part of a handshake.
+    fn drop_slow_handshakes(&mut self) {
+        let Some(tls) = &self.server.tls else { return };
+        let under_way = tls.handshakes();
+        if under_way == 0 || self.looked.elapsed() < LOOK_EVERY {
+            return;
+        }
+        self.looked = Instant::now();
+        let crowd = under_way >= self.handshakes_max();
+        let most = if crowd { HANDSHAKE_IN_A_CROWD } else { HANDSHAKE };
+        for place in 0..self.connections.len() {
+            let session = self.connections[place].as_ref().and_then(Connection::session);
+            let since = session.and_then(|session| session.handshake_since);
+            if since.is_some_and(|since| since.elapsed() > most) {
+                if self.server.verbosity.load(Relaxed) > 0 {
+                    eprintln!("terrace-kv: a connection was closed: no TLS handshake in {most:?}");
+                }
+                self.close(place);
+            }
+        }
+    }
+
+    /// Has a listener's clients wait in the kernel's queue until the next turn.
+    fn stall(&mut self, listener: usize) {
+        if !self.stalled.contains(&listener) {
+            self.stalled.push(listener);
+        }
+    }
+
     fn accept(&mut self, listener: usize) {
+        let is_encrypted = matches!(self.listeners[listener], Listener::Tls(_));
+        let tls = self.server.tls.clone().filter(|_| is_encrypted);
         loop {
+            if tls.as_ref().is_some_and(|tls| tls.handshakes() >= self.handshakes_max()) {
+                return self.stall(listener);
+            }
             let mut stream = match self.listeners[listener].accept() {
                 Ok(stream) => stream,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
@@ -241,18 +309,24 @@ impl Worker {
                     if self.server.verbosity.load(Relaxed) > 0 {
                         eprintln!("terrace-kv: a connection was not accepted: {error}");
                     }
-                    if !self.stalled.contains(&listener) {
-                        self.stalled.push(listener);
-                    }
-                    return;
+                    return self.stall(listener);
                 }
             };
             let stats = &self.server.stats;
             if stats.connections.fetch_add(1, Relaxed) >= self.server.settings.connections_max {
                 stats.connections.fetch_sub(1, Relaxed);
                 stats.add(Count::Rejected);
-                let _ = stream.write(b"ERROR Too many open connections\r\n");
+                if tls.is_none() {
+                    let _ = stream.write(b"ERROR Too many open connections\r\n");
+                }
                 continue;
+            }
+            if let Some(tls) = &tls {
+                let Ok(encrypted) = TlsStream::new(stream, tls) else {
+                    stats.connections.fetch_sub(1, Relaxed);
+                    continue;
+                };
+                stream = Box::new(encrypted);
             }
             stats.add(Count::Connections);
             let place = self.vacant.pop().unwrap_or(self.connections.len());
@@ -298,12 +372,15 @@ impl Worker {
                     self.ready.push_back(token);
                 }
             }
-            Wait::Closed => {
-                let _ = self.poll.registry().deregister(&mut connection.stream);
-                self.connections[place] = None;
-                self.vacant.push(place);
-                self.server.stats.connections.fetch_sub(1, Relaxed);
-            }
+            Wait::Closed => self.close(place),
+        }
+    }
+
+    fn close(&mut self, place: usize) {
+        if let Some(mut connection) = self.connections[place].take() {
+            let _ = self.poll.registry().deregister(&mut connection.stream);
+            self.vacant.push(place);
+            self.server.stats.connections.fetch_sub(1, Relaxed);
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::auth::Accounts;
+use crate::tls::options::Options;
 use terrace_pager::settings::Dram;
 use terrace_policy::slowdown::Target;
 
@@ -17,7 +18,7 @@ terrace-kv: a server that speaks memcached's text and meta protocols
 -s, --unix-socket=<file>  UNIX socket to listen on (disables network support)
 -a, --unix-mask=<mask>    access mask for UNIX socket, in octal (default: 700)
 -A, --enable-shutdown     enable the shutdown command
--l, --listen=<addr>       interface to listen on (default: all)
+-l, --listen=<addr>       interface to listen on (default: all); notls:<addr> without TLS
 -m, --memory-limit=<num>  item memory in mebibytes (default: 64)
 -M, --disable-evictions   return an error when memory is exhausted
 -c, --conn-limit=<num>    most connections at a time (default: 1024)
@@ -31,6 +32,7 @@ terrace-kv: a server that speaks memcached's text and meta protocols
 -D <char>                 prefix delimiter of detailed statistics
 -u, --user=<user>         user to become when started as root
 -Y, --auth-file=<file>    clients must authenticate: lines of user:password, read at the start
+-Z, --enable-ssl          enable TLS/SSL
     --dram=<size|share>   DRAM for items, such as 512M or 30%; colder ones are compressed
     --slowdown=<share>    as little DRAM for items as costs no more time, such as 2%, or off;
                           beside --dram, which stays the limit (default: off)
@@ -38,7 +40,17 @@ terrace-kv: a server that speaks memcached's text and meta protocols
 -o, --extended            items=<n> makes the index for that many items, and is a limit, instead
                           of one for the memory limit; consolidate and no_consolidate bring hot
                           items together, or do not (default: no_consolidate); options without
-                          effect are warned of
+                          effect are warned of. With -Z:
+   - ssl_chain_cert:      certificate chain file in PEM format
+   - ssl_key:             private key, if not part of the ssl_chain_cert
+   - ssl_keyformat:       1 for PEM, 2 for DER (default: 1)
+   - ssl_verify_mode:     whether clients show certificates: 0(None), 1(Request), 2(Require),
+                          or 3(Once), which is as 2 (default: 0)
+   - ssl_ca_cert:         PEM format file of acceptable client CA's
+   - ssl_ciphers:         names of TLS 1.2's, with colons between them (default: all)
+   - ssl_wbuf_size:       kibibytes of a connection encrypted ahead (default: 16)
+   - ssl_session_cache:   clients may resume sessions
+   - ssl_min_version:     2(tlsv1.2) or 3(tlsv1.3) (default: 2)
 -v, -vv, --verbose        write more about the work
 -V, --version             print the version and exit
 -h, --help                print this help and exit
@@ -66,6 +78,8 @@ pub struct Settings {
     pub user: Option<String>,
     /// The accounts of those who may use the server; none where everybody may.
     pub accounts: Option<Accounts>,
+    /// TLS.
+    pub tls: Options,
     /// Bytes of memory for items.
     pub memory_limit: usize,
     /// Whether old items make room for new ones.
@@ -116,6 +130,7 @@ impl Default for Settings {
             socket: None,
             user: None,
             accounts: None,
+            tls: Options::default(),
             socket_mask: 0o700,
             memory_limit: 64 << 20,
             evictions: true,
@@ -174,6 +189,7 @@ const LONG: &[(&str, char)] = &[
     ("disable-flush-all", 'F'),
     ("user", 'u'),
     ("auth-file", 'Y'),
+    ("enable-ssl", 'Z'),
     ("extended", 'o'),
     ("verbose", 'v'),
     ("version", 'V'),
@@ -229,6 +245,7 @@ pub fn parse(
         }
     }
     settings.check()?;
+    settings.tls.check(warn)?;
     Ok(Command::Serve(Box::new(settings)))
 }
 
@@ -279,6 +296,7 @@ impl Settings {
                 self.detail = true;
             }
             'u' => self.user = Some(value),
+            'Z' => self.tls.enabled = true,
             'Y' => self.accounts = Some(Accounts::read(Path::new(&value))?),
             'o' => {
                 for option in value.split(',') {
@@ -289,6 +307,7 @@ impl Settings {
                         "consolidate" => self.consolidate = true,
                         "no_consolidate" => self.consolidate = false,
                         "debug_time" => self.debug_time = true,
+                        _ if option.starts_with("ssl_") => self.tls.apply(option, warn)?,
                         "modern" | "no_modern" | "relaxed_privileges" => {}
                         _ => warn(format!("option -o {option} has no effect")),
                     }
@@ -327,6 +346,9 @@ impl Settings {
             return Err("--tiers: nothing goes there without a limit; say it with --dram or \
                         --slowdown"
                 .to_owned());
+        }
+        if self.tls.enabled && self.socket.is_some() {
+            return Err("-Z: a Unix socket (-s) has no TLS; leave one of them out".to_owned());
         }
         if self.connections_max == 0 {
             return Err("-c: at least one connection".to_owned());

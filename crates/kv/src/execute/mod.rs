@@ -4,6 +4,7 @@ mod items;
 mod meta;
 mod report;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 use crate::clock::Clock;
@@ -12,6 +13,7 @@ use crate::protocol::{Request, StoreMode, words};
 use crate::settings::Settings;
 use crate::stats::{Count, Stats};
 use crate::store::{Decision, Found, Store};
+use crate::tls::Tls;
 use items::{Arithmetic, Offer, Stored};
 
 /// memcached refuses a smaller limit.
@@ -30,6 +32,8 @@ pub struct Server {
     pub clock: Clock,
     /// The flags that the server was started with.
     pub settings: Settings,
+    /// TLS, where it is on.
+    pub tls: Option<Arc<Tls>>,
     /// How much is written about the work.
     pub verbosity: AtomicU32,
     /// Whether the server is to end.
@@ -141,6 +145,19 @@ impl Server {
             Request::MemoryLimit { mebibytes, noreply } => (self.limit(mebibytes), noreply),
             Request::Consolidate { on, noreply } => {
                 self.store.switch_consolidation(on);
+                ("OK", noreply)
+            }
+            Request::RefreshCerts { noreply } => {
+                let refreshed = match &self.tls {
+                    Some(tls) => tls.refresh(),
+                    None => Err("TLS is not enabled; it is with -Z".to_owned()),
+                };
+                if let Err(message) = refreshed {
+                    if !noreply {
+                        out.extend(format!("SERVER_ERROR {message}\r\n").bytes());
+                    }
+                    return Next::Continue;
+                }
                 ("OK", noreply)
             }
             Request::Ignored => ("OK", false),

@@ -93,6 +93,9 @@ impl Server {
             }
             [b"reset"] => {
                 self.stats.reset();
+                if let Some(tls) = &self.tls {
+                    tls.reset();
+                }
                 out.extend(b"RESET\r\n");
                 return;
             }
@@ -149,6 +152,9 @@ impl Server {
         for name in ZEROS {
             lines.add(name, 0);
         }
+        for (name, value) in self.tls.iter().flat_map(|tls| tls.figures()) {
+            lines.add(name, value);
+        }
     }
 
     fn report_settings(&self, lines: &mut Lines<'_>) {
@@ -179,6 +185,10 @@ impl Server {
         lines.add("maxconns_fast", "yes");
         lines.add("flush_enabled", yes(settings.flush));
         lines.add("dump_enabled", "yes");
+        lines.add("ssl_enabled", yes(settings.tls.enabled));
+        for (name, value) in settings.tls.lines() {
+            lines.add(name, value);
+        }
     }
 
     /// The classes that have or had items, with their numbers.

@@ -75,6 +75,8 @@ pub enum Request<'a> {
     MemoryLimit { mebibytes: u32, noreply: bool },
     /// Whether hot items are brought together from now on.
     Consolidate { on: bool, noreply: bool },
+    /// Certificates and keys are read again.
+    RefreshCerts { noreply: bool },
     /// A command that has no effect here, and succeeds.
     Ignored,
     /// A shift of the clock, for tests.

@@ -104,6 +104,7 @@ fn parse_words<'a>(
             [b"disable"] => Ok(Request::Consolidate { on: false, noreply }),
             _ => Err(Refusal::new("CLIENT_ERROR usage: consolidate <enable|disable>")),
         },
+        (b"refresh_certs", 0 | 1) if plain.is_empty() => Ok(Request::RefreshCerts { noreply }),
         (b"debugtime", 1) => Ok(Request::DebugTime(number(all[0]).ok_or(FORMAT)?)),
         _ if all.last().is_some_and(|word| word.starts_with(b"HTTP/")) => {
             Err(Refusal { message: None, skip: 0, noreply: false })

@@ -55,18 +55,20 @@ pub fn kibibytes(server: &Server, name: &str) -> usize {
 }
 
 /// A client of the server.
-pub struct Client {
+pub struct Client<S = UnixStream> {
     /// Where it reads.
-    pub stream: BufReader<UnixStream>,
+    pub stream: BufReader<S>,
 }
 
-impl Client {
+impl Client<UnixStream> {
     pub fn connect(socket: &Path) -> Client {
         let stream = UnixStream::connect(socket).expect("the server listens");
         stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout can be set");
         Client { stream: BufReader::new(stream) }
     }
+}
 
+impl<S: Read + Write> Client<S> {
     pub fn send(&mut self, bytes: &[u8]) {
         self.stream.get_mut().write_all(bytes).expect("the server reads");
     }
