@@ -333,12 +333,13 @@ impl Worker {
             let token = Token(self.listeners.len() + place);
             let mut connection = Connection::new(stream, self.server.settings.accounts.is_none());
             let registry = self.poll.registry();
-            if registry.register(&mut connection.stream, token, Interest::READABLE).is_err() {
-                stats.connections.fetch_sub(1, Relaxed);
-                continue;
-            }
             if place == self.connections.len() {
                 self.connections.push(None);
+            }
+            if registry.register(&mut connection.stream, token, Interest::READABLE).is_err() {
+                stats.connections.fetch_sub(1, Relaxed);
+                self.vacant.push(place);
+                continue;
             }
             self.connections[place] = Some(connection);
             self.advance(token);
