@@ -215,6 +215,8 @@ fn root_becomes_the_user_that_it_is_told() {
     let script = "ulimit -S -n 400; exec \"$0\" \"$@\"";
     command.args(["-c", script, env!("CARGO_BIN_EXE_terrace-kv")]);
     let server = Server::start_by(command, &socket, &["-u", "nobody", "-c", "512"]);
+    // Its socket is there before it becomes the user, and serves after.
+    assert_eq!(Client::connect(&socket).set("key", 0, b"value"), "STORED");
     let status = |what: &str| {
         let text = std::fs::read_to_string(format!("/proc/{}/{what}", server.0.id()));
         text.expect("the server runs")
@@ -225,7 +227,6 @@ fn root_becomes_the_user_that_it_is_told() {
     let files =
         status("limits").lines().find(|line| line.starts_with("Max open files")).map(str::to_owned);
     assert!(files.is_some_and(|files| files.contains(" 576 ")));
-    assert_eq!(Client::connect(&socket).set("key", 0, b"value"), "STORED");
     let unknown = Command::new(env!("CARGO_BIN_EXE_terrace-kv"))
         .args(["-u", "no-such-user", "-p", "0", "-s"])
         .arg(directory.path().join("other"))
