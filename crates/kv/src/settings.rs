@@ -433,6 +433,22 @@ mod tests {
     }
 
     #[test]
+    fn options_of_tls_that_have_no_effect_are_told() {
+        for (line, says) in [
+            ("ssl_kernel_tls", "ssl_kernel_tls has no effect"),
+            ("ssl_min_version=0", "nothing before TLS 1.2"),
+            ("ssl_ca_cert=x", "without ssl_verify_mode"),
+            ("ssl_min_version=3,ssl_ciphers=ECDHE-RSA-AES128-GCM-SHA256", "no effect on TLS 1.3"),
+        ] {
+            let mut warnings = Vec::new();
+            let words = ["-Z".to_owned(), "-o".to_owned(), format!("ssl_chain_cert=x,{line}")];
+            let parsed = parse(words, &mut |warning| warnings.push(warning));
+            assert!(matches!(parsed, Ok(Command::Serve(_))), "{line}: {parsed:?}");
+            assert!(matches!(&warnings[..], [one] if one.contains(says)), "{line}: {warnings:?}");
+        }
+    }
+
+    #[test]
     fn what_cannot_be_is_refused() {
         for line in [
             "-d",
@@ -449,6 +465,10 @@ mod tests {
             "-o items=many",
             "--tiers dram,lz4",
             "-Y /no/such/file",
+            "-Z",
+            "-Z -s x -o ssl_chain_cert=x",
+            "-Z -o ssl_chain_cert=x,ssl_nothing",
+            "-o ssl_chain_cert=x",
         ] {
             assert!(settings(line).is_err(), "{line}");
         }

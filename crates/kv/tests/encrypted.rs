@@ -369,6 +369,22 @@ fn noise_ends_its_own_connection_only() {
         socket.write_all(&bytes).expect("the server reads");
         assert!(is_closed(socket));
     }
+    // Behind requests that are right, with no more to come that would wake the server.
+    let mut client = both.client(&config);
+    assert_eq!(client.get("a").as_deref(), Some(b"one".as_slice()));
+    let mut bytes = Vec::new();
+    for len in [2900, 2000] {
+        let session = &mut client.stream.get_mut().conn;
+        let request = [format!("set b 0 0 {len}\r\n").as_bytes(), &value(1, len), b"\r\n"].concat();
+        session.writer().write_all(&request).expect("memory takes all");
+        session.write_tls(&mut bytes).expect("memory takes all");
+    }
+    bytes.extend([23, 3, 3, 0, 64]);
+    bytes.extend(noise(64));
+    let mut socket = &client.stream.get_ref().sock;
+    socket.write_all(&bytes).expect("the server reads");
+    assert!(is_closed(socket));
+    assert_eq!(other.get("b").map(|value| value.len()), Some(2900));
     // Cut off in the middle of a handshake, and of a value.
     let hello = {
         let mut client = both.client(&config);

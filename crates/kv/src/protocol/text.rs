@@ -172,11 +172,14 @@ mod tests {
     }
 
     #[test]
-    fn consolidation_is_switched_as_memcacheds_crawler_is() {
+    fn commands_of_the_operator_have_their_words() {
         let request = Request::Consolidate { on: true, noreply: false };
         assert_eq!(parse(b"consolidate enable"), Ok(request));
         let request = Request::Consolidate { on: false, noreply: true };
         assert_eq!(parse(b"consolidate disable noreply"), Ok(request));
+        let request = Request::RefreshCerts { noreply: true };
+        assert_eq!(parse(b"refresh_certs noreply"), Ok(request));
+        assert!(parse(b"refresh_certs now").is_err());
         let refused = |line: &[u8]| parse(line).unwrap_err().message.unwrap().to_owned();
         assert_eq!(refused(b"consolidate"), "ERROR");
         assert!(refused(b"consolidate 1").starts_with("CLIENT_ERROR usage"));

@@ -35,6 +35,8 @@ pub struct TlsStream {
     received: usize,
     /// The last read took all that had come.
     drained: bool,
+    /// What the next read gives: the last one gave bytes that had come before.
+    fault: Option<io::Error>,
 }
 
 impl TlsStream {
@@ -50,6 +52,7 @@ impl TlsStream {
             handshake_since: Some(Instant::now()),
             received: 0,
             drained: false,
+            fault: None,
         })
     }
 
@@ -122,6 +125,9 @@ impl Stream for TlsStream {
 
 impl Read for TlsStream {
     fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        if let Some(fault) = self.fault.take() {
+            return Err(fault);
+        }
         let (mut filled, mut receives) = (0, 0);
         self.drained = false;
         loop {
@@ -150,8 +156,8 @@ impl Read for TlsStream {
             }
             receives += 1;
             match self.receive() {
-                // It is met again by the next read.
-                Err(_) if filled > 0 => {
+                Err(fault) if filled > 0 => {
+                    self.fault = Some(fault);
                     self.drained = false;
                     return Ok(filled);
                 }
