@@ -15,9 +15,12 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { PAGE = 4096, WORDS = PAGE / 8, PAGES = 16384, WORKERS = 2, MAPS = 12, MOST = 96 };
+enum { PAGE = 4096, WORDS = PAGE / 8, PAGES = 16384, WORKERS = 2, MAPS = 12, MOST = 96, BSS = 4096, HEAP = 2048 };
 
 static uint64_t *pages;
+// Memory that is written once: of the program's file, and by brk.
+static uint64_t bss[BSS * WORDS];
+static uint64_t *heap;
 static uint32_t versions[PAGES];
 static volatile int stop;
 static uint64_t checks[WORKERS + 1], wrong[WORKERS + 1];
@@ -158,6 +161,8 @@ static void *work(void *argument) {
 static uint64_t wrong_pages(uint64_t step, uint64_t from) {
     uint64_t count = 0;
     for (uint64_t i = from; i < PAGES; i += step) count += !is(pages + i * WORDS, value_of(i));
+    for (uint64_t i = from; i < BSS; i += step) count += !is(bss + i * WORDS, i + 1);
+    for (uint64_t i = from; i < HEAP; i += step) count += !is(heap + i * WORDS, i + 1);
     return count;
 }
 
@@ -184,7 +189,12 @@ int main(int count, char **arguments) {
     int is_idle = count > 2 && !strcmp(arguments[2], "idle"), is_stress = count > 2 && !is_idle;
     time_t end = time(NULL) + atoi(arguments[1]);
     pages = mapped(NULL, PAGES);
+    heap = sbrk((HEAP + 1) * PAGE);
+    if (heap == (void *)-1) fails(__LINE__);
+    heap = (uint64_t *)(((uintptr_t)heap + PAGE - 1) & ~(uintptr_t)(PAGE - 1));
     for (uint64_t i = 0; i < PAGES; i++) fill(pages + i * WORDS, value_of(i));
+    for (uint64_t i = 0; i < BSS; i++) fill(bss + i * WORDS, i + 1);
+    for (uint64_t i = 0; i < HEAP; i++) fill(heap + i * WORDS, i + 1);
     pthread_t workers[WORKERS];
     for (intptr_t i = 0; i < WORKERS && !is_idle; i++) pthread_create(&workers[i], NULL, work, (void *)i);
     puts("ready");

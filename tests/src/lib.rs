@@ -11,6 +11,7 @@ mod guest;
 mod program;
 mod report;
 mod skipping;
+mod stepped;
 mod zram;
 
 pub use built::{
@@ -22,6 +23,7 @@ pub use guest::{Guest, Outcome, Steps};
 pub use program::{Finished, Program, Running, Terrace};
 pub use report::Report;
 pub use skipping::skip;
+pub use stepped::{before_call, before_call_of};
 pub use zram::{Zram, has_swap, without_swap};
 
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -11,6 +11,7 @@ const STEPS: &[(&str, &str)] = &[
     ("by default", "TERRACE run --dram 64M --report report.json -- SKEWED 80 1"),
     ("write-protected", "TERRACE run --evict wp --dram 64M --report report.json -- SKEWED 80 1"),
     ("strict", "TERRACE run --dram 64M --strict -- SKEWED 80 1"),
+    ("attach", "sleep 60 & TERRACE attach $! --dram 1G; status=$?; kill $!; exit $status"),
     // Settings of a whole machine, so not tried out on the host.
     (
         "strict overcommit",
@@ -107,6 +108,13 @@ fn strict_refuses() {
     let Some(run) = outcome("strict") else { return };
     assert_eq!(run.status, 125, "{run:?}");
     assert!(run.stdout.is_empty() && run.stderr.contains("needs Linux 6.8"), "{run:?}");
+}
+
+#[test]
+fn attaching_is_refused() {
+    let Some(attach) = outcome("attach") else { return };
+    assert!(attach.status == 125 && attach.stderr.contains("Linux 6.8 or newer"), "{attach:?}");
+    assert_eq!(attach.stderr.lines().count(), 1, "{attach:?}");
 }
 
 #[test]

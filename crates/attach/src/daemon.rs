@@ -94,7 +94,11 @@ fn in_the_background(act: impl FnOnce(Said)) -> Result<String> {
         -1 => bail!("cannot make a process: {}", std::io::Error::last_os_error()),
         0 => {
             drop(reader);
-            leave_the_terminal();
+            leave_the_terminal(writer.as_raw_fd());
+            // A fault of ours ends the process as it stands: unwinding would close what the guard
+            // has in common with the keeper.
+            // SAFETY: ends the process.
+            std::panic::set_hook(Box::new(|_| unsafe { libc::_exit(101) }));
             act(Said(writer));
             // SAFETY: ends the process; what the command had is not undone twice.
             unsafe { libc::_exit(0) }
@@ -112,10 +116,12 @@ fn in_the_background(act: impl FnOnce(Said)) -> Result<String> {
 
 fn keep(pid: i32, limit: Limit, said: Said) {
     let begun = Channel::open(pid).and_then(|channel| Keeper::attach(pid, limit, channel));
-    let (mut keeper, attached) = match begun {
+    let (keeper, attached) = match begun {
         Ok(begun) => begun,
         Err(error) => return said.error(&error),
     };
+    // Its descriptors are the guard's too, which needs them where the keeper could not leave.
+    let mut keeper = std::mem::ManuallyDrop::new(keeper);
     let name = process::name(pid);
     let stopped_ms = attached.stopped_ns as f64 / 1e6;
     said.ok(&format!(
@@ -125,9 +131,11 @@ fn keep(pid: i32, limit: Limit, said: Said) {
     let _ = keeper.run();
 }
 
-/// A process of its own: no terminal, no directory, no signals of a terminal, many descriptors.
-fn leave_the_terminal() {
-    // SAFETY: no memory is involved but structures that live until the calls are over.
+/// A process of its own: no terminal, no directory, no signals of a terminal, many descriptors, and
+/// of those that the command had none but one: a pipe would not end, and a lock would stay.
+fn leave_the_terminal(kept: i32) {
+    // SAFETY: no memory is involved but structures that live until the calls are over; nothing that
+    // goes on in this process has one of the descriptors that are closed.
     unsafe {
         libc::setsid();
         libc::prctl(libc::PR_SET_NAME, c"terrace-keeper".as_ptr());
@@ -139,6 +147,12 @@ fn leave_the_terminal() {
         }
         libc::signal(libc::SIGPIPE, libc::SIG_IGN);
         libc::chdir(c"/".as_ptr());
+        let kept = kept as u32;
+        for (first, last) in [(3, kept - 1), (kept + 1, u32::MAX)] {
+            if first <= last {
+                libc::syscall(libc::SYS_close_range, first, last, 0);
+            }
+        }
     }
     if let Ok(nothing) = File::options().read(true).write(true).open("/dev/null") {
         for fd in 0..3 {

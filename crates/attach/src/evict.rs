@@ -9,7 +9,7 @@ use crate::process::{self, Mapping};
 use crate::state::Keeper;
 use crate::stub::BATCH;
 use crate::sys::{self, PAGE, Run};
-use crate::table::{State, Word};
+use crate::table::{ADDRESSES, State, Word};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering::*;
@@ -22,6 +22,8 @@ const STEP_PAGES: u64 = 2048;
 /// With more mappings than these, half of what the kernel allows by default, none is registered
 /// anew.
 const MAPPINGS: usize = 32_000;
+const CROWDED: &str =
+    "the process has more than 32,000 mappings: what is not registered yet stays in DRAM";
 
 /// What the hand passes at a time: at most 2 MiB of a mapping.
 struct Region {
@@ -59,6 +61,12 @@ impl Keeper {
         true
     }
 
+    /// Whether a mapping is data of the program's, at addresses that the record of pages has.
+    fn may_leave(&self, mapping: &Mapping) -> bool {
+        let is_ours = self.stub.owns(mapping.start, mapping.end);
+        mapping.is_data && !is_ours && mapping.end <= ADDRESSES
+    }
+
     /// The part of a mapping that the hand passes next; `None` while it rests.
     fn next_region(&mut self) -> Option<Region> {
         let next = self.hand.mappings.iter().find(|mapping| mapping.end > self.hand.at);
@@ -69,10 +77,9 @@ impl Keeper {
             }
             let all = process::mappings(self.target).ok()?;
             self.hand.crowded = all.len() > MAPPINGS;
-            let stub = &self.stub;
-            let is_ours = |mapping: &Mapping| stub.owns(mapping.start, mapping.end);
-            let mappings = all.into_iter().filter(|mapping| mapping.is_data && !is_ours(mapping));
-            self.hand.mappings = mappings.collect();
+            let mut mappings = all;
+            mappings.retain(|mapping| self.may_leave(mapping));
+            self.hand.mappings = mappings;
             (self.hand.at, self.hand.round_ms) = (0, now_ms);
             let first = self.hand.mappings.first()?;
             let (start, end) = (first.start, first.start);
@@ -144,9 +151,10 @@ impl Keeper {
         for _ in 0..8 {
             let all = process::mappings(self.target).unwrap_or_default();
             self.hand.crowded = all.len() > MAPPINGS;
-            let stub = &self.stub;
-            let is_ours = |mapping: &Mapping| stub.owns(mapping.start, mapping.end);
-            let data = all.iter().filter(|mapping| mapping.is_data && !is_ours(mapping));
+            if !self.hand.crowded && self.figures.note == CROWDED {
+                self.figures.note.clear();
+            }
+            let data = all.iter().filter(|mapping| self.may_leave(mapping));
             let mut around = (0, 0);
             for mapping in data {
                 if mapping.start != around.1 && around.1 <= inside {
@@ -159,17 +167,34 @@ impl Keeper {
                 return true;
             }
             let Some(space) = &self.spaces[0] else { return false };
-            let is_inside = around.0 <= inside && inside < around.1;
-            if self.hand.crowded
-                || !is_inside
-                || sys::register(space.uffd.as_raw_fd(), around.0, around.1, self.stub.marks)
-                    .is_err()
-            {
+            if self.hand.crowded {
+                self.note_unregistered(CROWDED.into());
                 return false;
+            }
+            if !(around.0 <= inside && inside < around.1) {
+                return false;
+            }
+            match sys::register(space.uffd.as_raw_fd(), around.0, around.1, self.stub.marks) {
+                Ok(_) => {}
+                Err(errno @ (libc::EBUSY | libc::EPERM | libc::ENOMEM)) => {
+                    let why = std::io::Error::from_raw_os_error(errno);
+                    let text = format!("the kernel does not register memory ({why}): it stays");
+                    self.note_unregistered(text);
+                    return false;
+                }
+                // It has changed meanwhile.
+                Err(_) => return false,
             }
             last = around;
         }
         true
+    }
+
+    /// Says why memory is not registered, and so stays, where nothing else is to be said.
+    fn note_unregistered(&mut self, text: String) {
+        if self.figures.note.is_empty() {
+            self.figures.note = text;
+        }
     }
 
     /// Those pages of which the kernel says that they are registered and present. `None` while a
@@ -267,13 +292,19 @@ impl Keeper {
     }
 
     /// The content of the landing area, as far as pages have landed.
-    pub fn landed_pages(&self, landed: &[bool]) -> Option<Vec<[u8; PAGE as usize]>> {
+    fn landed_pages(&self, landed: &[bool]) -> Option<Vec<[u8; PAGE as usize]>> {
         let mut pages = vec![[0u8; PAGE as usize]; landed.len()];
         for (index, page) in pages.iter_mut().enumerate().filter(|(index, _)| landed[*index]) {
-            let at = self.stub.landing + index as u64 * PAGE;
-            self.memory.read_exact_at(page, at).ok()?;
+            *page = self.landed_page(index)?;
         }
         Some(pages)
+    }
+
+    /// The content of one page of the landing area.
+    pub fn landed_page(&self, index: usize) -> Option<[u8; PAGE as usize]> {
+        let mut page = [0u8; PAGE as usize];
+        self.memory.read_exact_at(&mut page, self.stub.landing + index as u64 * PAGE).ok()?;
+        Some(page)
     }
 
     /// Whether a page is in the journal while nothing is evicted: its content could not be read.

@@ -34,6 +34,10 @@ pub struct Figures {
     pub resident_bytes: u64,
     /// Shared memory of it, bytes: only `--outside` moves that.
     pub shared_bytes: u64,
+    /// What was tried and stays, bytes: with `--outside` pages that several processes have in their
+    /// page tables, or that are locked; else all shared memory.
+    #[serde(default)]
+    pub kept_bytes: u64,
     /// Data that is in the store, bytes; with `--outside` in swap.
     pub out_bytes: u64,
     /// Memory that the store takes, bytes.

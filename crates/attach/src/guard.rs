@@ -13,6 +13,9 @@ use anyhow::{Result, bail};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::atomic::Ordering::*;
 
+/// How long after a failure it is tried again to leave.
+const AGAIN_MS: i32 = 200;
+
 /// The process that lets the target go if the keeper is killed before there is a guard. It ends
 /// with this value.
 pub struct Rescuer(i32);
@@ -61,22 +64,32 @@ pub fn set_name(name: &std::ffi::CStr) {
     unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
 }
 
+/// How often it is tried to stop a thread of a process that is to be left.
+const TRIES: u32 = 5;
+
 /// Leaves a process to which attaching was begun as it was before. Nothing is evicted yet.
 pub fn rescue(target: i32, injection: &'static Injection) {
     let base = injection.base.load(Acquire);
     if base != 0 {
-        crate::stub::end_unknown(target, base);
+        crate::stub::end_unknown(target, injection);
+    } else if !injection.is_under_way() {
+        return;
     }
-    let traced = match injection.is_under_way() {
-        true => Traced::adopt(target, injection),
-        false if base == 0 => return,
-        false => injection.prepare(target).and_then(|()| stop_any_thread(target, injection)),
-    };
-    if let Ok(mut traced) = traced {
+    let traced = (0..TRIES).find_map(|_| {
+        match injection.is_under_way() {
+            true => Traced::adopt(target, injection),
+            false => injection.prepare(target).and_then(|()| stop_any_thread(target, injection)),
+        }
+        .ok()
+    });
+    if let Some(mut traced) = traced {
         if base != 0 {
             // It may have begun a stub since.
-            crate::stub::end_unknown(target, base);
-            let _ = crate::stub::unmap(&mut traced, target, base);
+            crate::stub::end_unknown(target, injection);
+            let _ = match injection.is_fresh.load(Acquire) == 1 {
+                true => crate::stub::unmap_fresh(&mut traced, base),
+                false => crate::stub::unmap(&mut traced, target, base),
+            };
         }
         // This puts the program's bytes back. Without a hold of the thread they stay replaced: it
         // may be just there, and would begin the program anew.
@@ -110,8 +123,12 @@ fn take_over(keeper: &mut Keeper) {
     for space in keeper.spaces.iter().flatten() {
         let _ = sys::wake(space.uffd.as_raw_fd(), PAGE, ADDRESSES - PAGE);
     }
-    if let Err(error) = keeper.leave() {
-        eprintln!("terrace: attach: the guard could not leave {}: {error:#}", keeper.target);
+    // Whoever touches memory that cannot be left yet waits for this process.
+    while keeper.leave().is_err() && !sys::wait_readable(keeper.pidfd.as_raw_fd(), 0) {
+        for _ in 0..AGAIN_MS / 20 {
+            keeper.serve_for(20);
+        }
+        take_landed(keeper);
     }
 }
 
@@ -141,33 +158,46 @@ fn open_spaces(keeper: &mut Keeper) {
     }
 }
 
-/// Notes pages that were on their way out when the keeper ended.
+/// Puts pages back that were on their way out when the keeper ended, or notes them in the store.
 fn take_landed(keeper: &mut Keeper) {
     let count = keeper.shared.journaled.load(Acquire) as usize;
     let landed = keeper.landed(count);
-    let Some(contents) = keeper.landed_pages(&landed) else { return };
-    let Some(space) = &mut keeper.spaces[0] else { return };
-    for (index, content) in contents.iter().enumerate().filter(|(index, _)| landed[*index]) {
+    let is_quiet = unapplied(keeper.shared).next().is_none();
+    for (index, _) in landed.iter().enumerate().filter(|(_, landed)| **landed) {
+        let Some(content) = keeper.landed_page(index) else { return };
+        let Some(space) = &mut keeper.spaces[0] else { return };
         let page = keeper.shared.journal[index].load(Relaxed);
         let word = space.table.get(page);
         // What is in the store already was noted before the journal was closed.
-        if word.slot().is_none() {
-            let (offset, len) = keeper.store.rescue(index, content);
-            space.table.set(page, word.out(offset, len));
-            space.out += 1;
+        if word.slot().is_some() {
+            continue;
         }
+        // Straight back takes no memory but the page's own. While a change of the mappings is under
+        // way that is refused, and what was read of one must be applied first.
+        let fd = space.uffd.as_raw_fd();
+        if is_quiet && matches!(sys::copy_page(fd, page, &content), Ok(_) | Err(libc::EEXIST)) {
+            continue;
+        }
+        let (offset, len) = keeper.store.rescue(index, &content);
+        space.table.set(page, word.out(offset, len));
+        space.out += 1;
     }
     keeper.shared.journaled.store(0, Release);
+}
+
+/// The messages that the keeper had read and not applied, or not in full.
+fn unapplied(shared: &Shared) -> impl Iterator<Item = Message> {
+    let applied = shared.applied.load(Acquire) as usize;
+    // SAFETY: the keeper has ended, and this process reads none before these are applied.
+    let messages: [Message; MESSAGES] = unsafe { *shared.messages.get() };
+    messages.into_iter().skip(applied).filter(|message| message.event != 0)
 }
 
 /// Applies events that the keeper had read and not applied.
 fn apply_unapplied(keeper: &mut Keeper) {
     let number = keeper.shared.reading.load(Acquire) as usize;
-    let applied = keeper.shared.applied.load(Acquire) as usize;
-    // SAFETY: the keeper has ended.
-    let messages: [Message; MESSAGES] = unsafe { *keeper.shared.messages.get() };
-    for message in messages[applied.min(MESSAGES)..].iter().filter(|message| message.event != 0) {
-        keeper.apply(number, message);
+    for message in unapplied(keeper.shared) {
+        keeper.apply(number, &message);
     }
     keeper.queue.clear();
 }

@@ -52,8 +52,16 @@ pub struct Injection {
     replaced: AtomicU32,
     /// Whether the replaced page was the file's own.
     was_file: AtomicU32,
+    /// Bytes of memory that the thread is asked to map; 0 before that.
+    mapping: AtomicU64,
     /// Where the stub's memory begins ([`crate::stub`]); 0 before it is mapped.
     pub base: AtomicU64,
+    /// 1 until the stub's code is written there.
+    pub is_fresh: AtomicU32,
+    /// A number that no other memory has there; 0 before it is chosen.
+    pub mark: AtomicU64,
+    /// 1 while the thread's signals may be blocked, and it stands where it was stopped.
+    is_begun: AtomicU32,
     mask: AtomicU64,
     registers: UnsafeCell<libc::user_regs_struct>,
 }
@@ -156,11 +164,16 @@ impl Traced {
         bail!("thread {tid} is always where it cannot be interrupted: try again")
     }
 
-    /// Stops the stub, whose registers nobody needs.
+    /// Stops the stub, whose registers nobody needs. Its calls are made in the vDSO, where it would
+    /// go on if this process were killed: by what the thread had that made it, it would find a way
+    /// into the program. So it has nothing, and ends by the first instruction that wants a stack.
     pub fn stop_stub(pid: i32) -> Result<Self> {
         let mut traced = Traced::seize(pid, pid)?;
         traced.instruction = process::syscall_instruction(pid)?;
         traced.interrupt()?;
+        let registers = &mut traced.saved;
+        [registers.rsp, registers.rbp, registers.rbx] = [0; 3];
+        [registers.r12, registers.r13, registers.r14, registers.r15] = [0; 4];
         Ok(traced)
     }
 
@@ -168,27 +181,49 @@ impl Traced {
     /// are made it will go on where it was before that.
     pub fn adopt(pid: i32, record: &'static Injection) -> Result<Self> {
         let tid = record.tid.load(Acquire);
+        if process::stat_field(tid, 3).is_none_or(|state| state == "Z" || state == "X") {
+            // With it nobody is left who is to go on.
+            record.tid.store(0, Release);
+            bail!("the stopped thread has ended");
+        }
         let mut traced = Traced::seize(pid, tid)?;
         traced.is_taken = true;
         traced.interrupt()?;
         traced.record = Some(record);
         let (gadget, base) = (record.gadget.load(Acquire), record.base.load(Acquire));
-        let at = traced.saved.rip;
-        let is_at = |begin: u64, bytes: u64| begin != 0 && (begin..begin + bytes).contains(&at);
-        if !is_at(gadget, GADGET.len() as u64) && !is_at(base, sys::PAGE) {
+        let there = traced.saved;
+        let is_at =
+            |begin: u64, bytes: u64| begin != 0 && (begin..begin + bytes).contains(&there.rip);
+        // A program that was executed meanwhile may be just there.
+        let is_in_gadget =
+            is_at(gadget, GADGET.len() as u64) && read_code(pid, gadget).ok() == Some(GADGET);
+        let is_in_stub = is_at(base, sys::PAGE) && crate::stub::is_there(pid, base);
+        if !is_in_gadget && !is_in_stub {
             // The tracer had not begun, or was done.
+            let blocked = record.is_begun.load(Acquire) == 1;
+            let noted = record.mask.load(Relaxed);
             traced.take(record)?;
+            if blocked && traced.mask == BLOCKED {
+                traced.mask = noted;
+                record.mask.store(noted, Relaxed);
+            }
             return Ok(traced);
         }
         traced.instruction = gadget;
-        let waits_for = traced.saved.rax as i64;
         traced.mask = record.mask.load(Relaxed);
         // SAFETY: the tracer, which wrote it, has ended.
         traced.saved = unsafe { *record.registers.get() };
-        if is_at(base, sys::PAGE) && waits_for > 0 {
+        if is_in_stub && there.rip != base && there.rax as i64 > 0 {
             // The intermediate process between target and stub is still to be waited for.
-            let options = (libc::__WALL | libc::WNOHANG) as u64;
-            traced.call([libc::SYS_wait4 as u64, waits_for as u64, 0, options, 0, 0, 0])?;
+            traced.wait_for_child(there.rax)?;
+        }
+        let bytes = record.mapping.load(Acquire);
+        let mapped = map_call(bytes);
+        let arguments = [there.rdi, there.rsi, there.rdx, there.r10, there.r8, there.r9];
+        let is_done = there.rip == gadget + SPIN && there.rax % sys::PAGE == 0;
+        if is_in_gadget && base == 0 && bytes != 0 && is_done && arguments == mapped[1..] {
+            // Nobody else knows yet that this was mapped.
+            traced.call([libc::SYS_munmap as u64, there.rax, bytes, 0, 0, 0, 0])?;
         }
         Ok(traced)
     }
@@ -225,21 +260,23 @@ impl Traced {
         Ok(())
     }
 
-    /// Takes the stopped thread to where calls are made. Its signals are blocked only there.
+    /// Takes the stopped thread to where calls are made. Its signals are blocked before that: a
+    /// handler would come back to there.
     fn take(&mut self, record: &'static Injection) -> Result<()> {
         ptrace(GETSIGMASK, self.tid, 8, &raw mut self.mask as u64)?;
         record.mask.store(self.mask, Relaxed);
         // SAFETY: this process is the only one that uses the record while it lives.
         unsafe { *record.registers.get() = self.saved };
+        record.is_begun.store(1, Release);
         record.tid.store(self.tid, Release);
         self.record = Some(record);
         self.is_taken = true;
         self.instruction = record.write_gadget(self.pid)?;
+        ptrace(SETSIGMASK, self.tid, 8, &raw const ALL as u64)?;
         let mut registers = self.saved;
         registers.orig_rax = u64::MAX;
         registers.rip = self.instruction + SPIN;
-        self.set_registers(&registers)?;
-        ptrace(SETSIGMASK, self.tid, 8, &raw const ALL as u64).map(drop)
+        self.set_registers(&registers)
     }
 
     /// Whether the thread is inside of code that the kernel restarts if it is interrupted (rseq):
@@ -306,11 +343,18 @@ impl Traced {
     }
 
     fn wait_for_syscall_stop(&mut self) -> Result<()> {
+        let mut signal = 0;
         loop {
-            ptrace(libc::PTRACE_SYSCALL as i64, self.tid, 0, 0)?;
-            if self.wait()? == (SYSCALL_STOP, 0) {
-                return Ok(());
-            }
+            ptrace(libc::PTRACE_SYSCALL as i64, self.tid, 0, signal)?;
+            signal = match self.wait()? {
+                (SYSCALL_STOP, 0) => return Ok(()),
+                // It cannot be blocked. The process stops, and this thread once it is let go.
+                (libc::SIGSTOP, 0) => libc::SIGSTOP as u64,
+                (signal @ (libc::SIGSEGV | libc::SIGBUS | libc::SIGILL), 0) => {
+                    bail!("the program has unmapped its first code (signal {signal})")
+                }
+                _ => 0,
+            };
         }
     }
 
@@ -326,10 +370,15 @@ impl Traced {
         registers.r8 = call[5];
         registers.r9 = call[6];
         [registers.r12, registers.r13] = extra;
-        self.set_registers(&registers)?;
-        self.wait_for_syscall_stop()?;
-        self.wait_for_syscall_stop()?;
-        Ok(self.registers()?.rax as i64)
+        loop {
+            self.set_registers(&registers)?;
+            self.wait_for_syscall_stop()?;
+            self.wait_for_syscall_stop()?;
+            let result = self.registers()?.rax as i64;
+            if !RESTARTS.contains(&result) {
+                return Ok(result);
+            }
+        }
     }
 
     /// Makes a system call in the thread: number and arguments. Its result, negative for an error.
@@ -339,7 +388,10 @@ impl Traced {
 
     /// Maps memory of the thread's.
     pub fn map(&mut self, bytes: u64) -> Result<u64> {
-        let at = self.call([libc::SYS_mmap as u64, 0, bytes, 3, 0x22, u64::MAX, 0])?;
+        if let Some(record) = self.record {
+            record.mapping.store(bytes, Release);
+        }
+        let at = self.call(map_call(bytes))?;
         if at < 0 {
             bail!("the target cannot map memory (errno {})", -at);
         }
@@ -357,8 +409,11 @@ impl Traced {
                 -child
             );
         }
-        self.call([libc::SYS_wait4 as u64, child as u64, 0, libc::__WALL as u64, 0, 0, 0])?;
-        Ok(())
+        self.wait_for_child(child as u64)
+    }
+
+    fn wait_for_child(&mut self, child: u64) -> Result<()> {
+        self.call([libc::SYS_wait4 as u64, child, 0, libc::__WALL as u64, 0, 0, 0]).map(drop)
     }
 
     /// Ends the process.
@@ -393,6 +448,7 @@ impl Traced {
         ptrace(libc::PTRACE_CONT as i64, self.tid, 0, 0)?;
         self.wait_for_event_stop()?;
         ptrace(SETSIGMASK, self.tid, 8, &raw const self.mask as u64)?;
+        record.is_begun.store(0, Release);
         self.set_registers(&self.saved)?;
         self.copied_page = record.put_back(self.pid);
         ptrace(libc::PTRACE_DETACH as i64, self.tid, 0, 0)
@@ -409,6 +465,14 @@ impl Drop for Traced {
 }
 
 static ALL: u64 = u64::MAX;
+/// What the kernel makes of that: SIGKILL and SIGSTOP cannot be blocked.
+const BLOCKED: u64 = !(1 << (libc::SIGKILL - 1) | 1 << (libc::SIGSTOP - 1));
+/// ERESTARTSYS, ERESTARTNOINTR, ERESTARTNOHAND and ERESTART_RESTARTBLOCK: a signal came in between.
+const RESTARTS: [i64; 4] = [-512, -513, -514, -516];
+
+fn map_call(bytes: u64) -> sys_call::Call {
+    [libc::SYS_mmap as u64, 0, bytes, 3, 0x22, u64::MAX, 0]
+}
 
 mod sys_call {
     pub type Call = [u64; 7];

@@ -15,13 +15,16 @@ use crate::table::{ADDRESSES, Table};
 use anyhow::{Context, Result, bail};
 use std::collections::VecDeque;
 use std::fs::File;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering::*;
 
 /// How often memory is measured where nothing happens.
 const TICK_MS: i32 = 20;
 /// How often it is looked at who still lives.
 const LOOK_MS: u64 = 250;
+
+/// How often it is tried to take everything of ours away.
+const TRIES: u32 = 5;
 
 /// What was done to attach.
 #[derive(Debug, Default)]
@@ -41,7 +44,7 @@ impl Keeper {
         let (pagemap, memory) = (open("pagemap")?, open("mem")?);
         let (store, table, shared) = (Store::new(limit.codec)?, Table::new()?, Shared::new()?);
         let rescuer = Rescuer::begin(target, shared)?;
-        let (stub, stopped_ns) = match plant(target, &shared.injection) {
+        let (stub, uffd, stopped_ns) = match plant(target, &shared.injection) {
             Ok(planted) => planted,
             Err(error) => {
                 crate::guard::rescue(target, &shared.injection);
@@ -49,7 +52,6 @@ impl Keeper {
             }
         };
         let attached = Attached { stopped_ns, stub: stub.pid };
-        let uffd = stub.uffd.try_clone()?;
         let mut keeper = Keeper {
             target,
             stub,
@@ -73,6 +75,7 @@ impl Keeper {
             },
             limit,
             children: Children::default(),
+            crowd: Vec::new(),
             has_looked: false,
             limited_ms: 0,
             frozen: false,
@@ -80,6 +83,7 @@ impl Keeper {
             guard: None,
             channel,
             looked_ms: 0,
+            has_ended: false,
             over: false,
         };
         keeper.share_space(0);
@@ -101,9 +105,7 @@ impl Keeper {
     /// Serves and evicts until told to leave, or until nobody needs it.
     pub fn run(&mut self) -> Result<()> {
         loop {
-            self.wait(if self.later.is_empty() { TICK_MS } else { 1 });
-            self.pump();
-            self.settle_discards();
+            self.serve_for(TICK_MS);
             while let Some(mut request) = self.channel.next() {
                 match request.text.as_str() {
                     "detach" => {
@@ -126,6 +128,14 @@ impl Keeper {
             self.follow();
             self.keep_budget();
         }
+    }
+
+    /// Waits for faults and events, at most some milliseconds, and answers them.
+    pub fn serve_for(&mut self, milliseconds: i32) {
+        self.wait(if self.later.is_empty() { milliseconds } else { 1 });
+        self.pump();
+        self.settle_discards();
+        self.restore_crowd();
     }
 
     /// Asks for the limit where it follows what is lost.
@@ -166,15 +176,16 @@ impl Keeper {
     /// Waits until there is something to do, at most some milliseconds.
     fn wait(&self, milliseconds: i32) {
         let spaces = self.spaces.iter().flatten().map(|space| space.uffd.as_raw_fd());
-        let target = (!self.over).then_some(self.pidfd.as_raw_fd());
+        let target = (!self.has_ended).then_some(self.pidfd.as_raw_fd());
         sys::wait_for_any(spaces.chain(self.channel.descriptors()).chain(target), milliseconds);
     }
 
     /// Looks who has ended. Whether nothing is left to do.
     fn look_around(&mut self) -> bool {
         let now_ms = sys::now_ns() / 1_000_000;
-        let ended = !self.over && sys::wait_readable(self.pidfd.as_raw_fd(), 0);
-        if !ended && now_ms - self.looked_ms < LOOK_MS {
+        let has_just_ended = !self.has_ended && sys::wait_readable(self.pidfd.as_raw_fd(), 0);
+        self.has_ended |= has_just_ended;
+        if !has_just_ended && now_ms - self.looked_ms < LOOK_MS {
             return false;
         }
         self.looked_ms = now_ms;
@@ -209,13 +220,24 @@ impl Keeper {
         if sys::wait_readable(self.pidfd.as_raw_fd(), 0) {
             return true;
         }
-        !self.stub.has_ended()
-            && process::has_other_memory(self.stub.pid, process::with_memory(self.target))
+        if self.stub.has_ended() {
+            return self.memory_is_gone();
+        }
+        process::has_other_memory(self.stub.pid, process::with_memory(self.target))
+    }
+
+    /// Whether no process has the target's memory any more.
+    fn memory_is_gone(&self) -> bool {
+        let probe = |space: &Space| sys::zero_page(space.uffd.as_raw_fd(), sys::PAGE);
+        self.spaces[0].as_ref().is_none_or(|space| probe(space) == Err(libc::ESRCH))
     }
 
     /// Whether a process besides the stub has the target's memory: one made by vfork, or by clone
     /// with CLONE_VM.
     fn memory_is_shared(&self) -> bool {
+        if self.stub.has_ended() {
+            return !self.memory_is_gone();
+        }
         process::all()
             .filter(|pid| *pid != self.stub.pid)
             .any(|pid| sys::shares_memory(self.stub.pid, process::with_memory(pid)) == Some(true))
@@ -224,7 +246,9 @@ impl Keeper {
     /// Forgets an address space whose pages are all back, or which is no more.
     pub fn drop_space(&mut self, number: usize) {
         let Some(space) = self.spaces[number].take() else { return };
-        self.shared.spaces[number].used.store(0, Release);
+        if let Some(shared) = self.shared.spaces.get(number) {
+            shared.used.store(0, Release);
+        }
         if space.out > 0 {
             let slots = space.table.known(0, ADDRESSES).filter_map(|(_, word)| word.slot());
             slots.for_each(|offset| self.store.release(offset));
@@ -239,6 +263,7 @@ impl Keeper {
         self.queue.retain(|(of, _)| *of != number);
         self.later.retain(|(of, _)| *of != number);
         self.discards.retain(|discard| discard.space != number);
+        self.crowd.retain(|of| *of != number);
     }
 
     /// Makes a guard where there is none.
@@ -293,12 +318,15 @@ impl Keeper {
             self.drop_space(number);
         }
         if !self.over {
-            self.uproot()?;
-            if let Some(space) = &self.spaces[0] {
-                for mapping in process::mappings(self.target).unwrap_or_default() {
-                    let fd = space.uffd.as_raw_fd();
-                    let _ = sys::unregister(fd, mapping.start, mapping.end);
+            // First, as a thread that waits until its call is told of does not stop.
+            self.unregister_everything();
+            let mut tries = 1;
+            while let Err(error) = self.uproot() {
+                if tries == TRIES {
+                    return Err(error);
                 }
+                tries += 1;
+                self.pump();
             }
         }
         self.drop_space(0);
@@ -306,6 +334,21 @@ impl Keeper {
         self.end_guard();
         self.figures.detached_ms = (sys::now_ns() - started) / 1_000_000;
         Ok(self.figures.detached_ms)
+    }
+
+    /// Unregisters all memory. What the program has moved meanwhile is told by an event.
+    fn unregister_everything(&mut self) {
+        loop {
+            let before = self.figures.events;
+            let Some(space) = &self.spaces[0] else { return };
+            for mapping in process::mappings(self.target).unwrap_or_default() {
+                let _ = sys::unregister(space.uffd.as_raw_fd(), mapping.start, mapping.end);
+            }
+            self.pump();
+            if self.figures.events == before {
+                return;
+            }
+        }
     }
 
     fn uproot(&mut self) -> Result<()> {
@@ -336,6 +379,7 @@ impl Keeper {
         figures.stub = self.stub.pid;
         figures.resident_bytes = process::resident_anonymous(self.target).unwrap_or(0);
         figures.shared_bytes = process::status_kib(self.target, "RssShmem").unwrap_or(0) << 10;
+        figures.kept_bytes = figures.shared_bytes;
         figures.store_bytes = self.store.bytes();
         let spaces = || self.spaces.iter().flatten();
         figures.overhead_bytes = spaces().map(|space| space.table.bytes()).sum();
@@ -346,7 +390,7 @@ impl Keeper {
 }
 
 /// Puts a stub into a process, and takes hold of it. How long a thread stood still, ns.
-fn plant(target: i32, injection: &'static Injection) -> Result<(Stub, u64)> {
+fn plant(target: i32, injection: &'static Injection) -> Result<(Stub, OwnedFd, u64)> {
     injection.prepare(target)?;
     let mut traced = stop_any_thread(target, injection)?;
     let planted = Stub::plant(&mut traced, target, injection);
@@ -358,5 +402,6 @@ fn plant(target: i32, injection: &'static Injection) -> Result<(Stub, u64)> {
     if let Some(page) = copy {
         stub.drop_copy(page);
     }
-    Ok((stub, stopped_ns))
+    let uffd = stub.uffd.try_clone().context("cannot copy a descriptor")?;
+    Ok((stub, uffd, stopped_ns))
 }

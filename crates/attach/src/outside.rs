@@ -10,7 +10,7 @@ use crate::figures::Figures;
 use crate::limit::{Limit, Look};
 use crate::process::{self, Mapping};
 use crate::sys::{self, PAGE, Run};
-use crate::table::Table;
+use crate::table::{State, Table};
 use anyhow::{Context, Result, bail};
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -97,7 +97,22 @@ struct Member {
     at: u64,
     round_ms: u64,
     faults: u64,
+    /// What is its own of its anonymous, shared and swapped memory, each: what several processes
+    /// have is told of each of them, and counts in parts.
+    own: [f64; 3],
+    /// Pages that stayed where they were to leave: in the last whole round of the hand, and so far in
+    /// this one; private ones, and of shared memory.
+    kept: [u64; 2],
+    keeping: [u64; 2],
 }
+
+/// The lines of `smaps_rollup` that tell a part, and those of `status` that tell the whole.
+const PARTS: [(&str, &str); 3] =
+    [("Pss_Anon", "RssAnon"), ("Pss_Shmem", "RssShmem"), ("SwapPss", "VmSwap")];
+/// How often parts are looked up at most, and how much of the time that may take: it walks page
+/// tables.
+const PARTS_MS: u64 = 1000;
+const PARTS_SHARE: u64 = 20;
 
 impl Member {
     fn open(pid: i32) -> Option<Self> {
@@ -109,7 +124,20 @@ impl Member {
             at: 0,
             round_ms: 0,
             faults: major_faults(pid),
+            own: [1.0; 3],
+            kept: [0; 2],
+            keeping: [0; 2],
         })
+    }
+
+    /// Looks up what is its own.
+    fn look_up_parts(&mut self, pid: i32) {
+        let Some(rollup) = process::rollup(pid) else { return };
+        for (own, (part, whole)) in self.own.iter_mut().zip(PARTS) {
+            let whole = process::status_kib(pid, whole).unwrap_or(0);
+            let part = rollup.iter().find(|(name, _)| name == part).map_or(whole, |line| line.1);
+            *own = if whole == 0 { 1.0 } else { (part as f64 / whole as f64).min(1.0) };
+        }
     }
 
     /// The part that the hand passes next; `None` while it rests.
@@ -123,6 +151,7 @@ impl Member {
             let all = process::mappings(pid).ok()?.into_iter();
             self.mappings = all.filter(|mapping| mapping.is_data || mapping.is_shared).collect();
             (self.at, self.round_ms) = (0, now_ms);
+            self.kept = std::mem::take(&mut self.keeping);
             return self.mappings.first().map(|first| (first.start, first.start));
         };
         let start = mapping.start.max(self.at);
@@ -143,7 +172,7 @@ impl Member {
     /// Pages out what may leave of a part, at most so many pages. How many left, and came back.
     fn page_out(&mut self, start: u64, end: u64, most: u64) -> (u64, u64) {
         let now_ms = sys::now_ns() / 1_000_000;
-        let (mut victims, mut back) = (Vec::new(), 0);
+        let (mut victims, mut back, mut kept_before) = (Vec::new(), 0, 0);
         for page in self.resident(start, end) {
             let word = self.table.get(page);
             if word.is_marked() {
@@ -151,6 +180,8 @@ impl Member {
                 self.table.set(page, word.back(now_ms));
             } else if word.uses() > 0 {
                 self.table.set(page, word.with_uses(word.uses() - 1));
+                // It stayed when it was tried last.
+                kept_before += u64::from(word.state() == State::Gone);
             } else if (victims.len() as u64) < most {
                 victims.push(page);
             }
@@ -165,11 +196,15 @@ impl Member {
             self.resident(start, end).into_iter().collect()
         };
         let mut left = 0;
+        let shared = self.mappings.iter().find(|mapping| mapping.end > start);
+        let kept = &mut self.keeping[usize::from(shared.is_some_and(|of| of.is_shared))];
+        *kept += kept_before;
         for page in victims {
             let word = self.table.get(page);
             if stayed.contains(&page) {
                 // In another process's page table too, locked, or pinned: not tried for a while.
-                self.table.set(page, word.with_uses(7));
+                self.table.set(page, word.gone().with_uses(7));
+                *kept += 1;
             } else {
                 left += 1;
                 self.table.set(page, word.none().marked());
@@ -206,6 +241,7 @@ pub struct Outside {
     limit: Limit,
     figures: Figures,
     listed_ms: u64,
+    parts_ms: u64,
 }
 
 impl Outside {
@@ -224,8 +260,9 @@ impl Outside {
             tier: "swap".into(),
             ..Figures::default()
         };
+        let members = HashMap::new();
         let mut outside =
-            Outside { whom, members: HashMap::new(), channel, limit, figures, listed_ms: 0 };
+            Outside { whom, members, channel, limit, figures, listed_ms: 0, parts_ms: 0 };
         outside.list();
         outside
     }
@@ -292,15 +329,34 @@ impl Outside {
         }
     }
 
+    /// Looks up what each of several processes has for itself.
+    fn look_up_parts(&mut self) {
+        let now_ms = sys::now_ns() / 1_000_000;
+        if self.members.len() < 2 || now_ms < self.parts_ms {
+            return;
+        }
+        for (pid, member) in &mut self.members {
+            member.look_up_parts(*pid);
+        }
+        let took_ms = sys::now_ns() / 1_000_000 - now_ms;
+        self.parts_ms = now_ms + PARTS_MS.max(took_ms * PARTS_SHARE);
+    }
+
     fn measure(&mut self) {
         let is_memory = in_memory_share() > 0.0;
         let cost_us = if is_memory { FROM_MEMORY_US } else { FROM_DISK_US };
-        let (mut resident, mut shared, mut swapped) = (0, 0, 0);
+        self.look_up_parts();
+        let (mut resident, mut shared, mut swapped, mut kept) = (0, 0, 0, 0);
         for (pid, member) in &mut self.members {
-            let kib = |name: &str| process::status_kib(*pid, name).unwrap_or(0) << 10;
-            resident += kib("RssAnon") + kib("RssShmem");
-            shared += kib("RssShmem");
-            swapped += kib("VmSwap");
+            let [anonymous, of_shared, in_swap] = std::array::from_fn(|which| {
+                let kib = process::status_kib(*pid, PARTS[which].1).unwrap_or(0);
+                ((kib << 10) as f64 * member.own[which]) as u64
+            });
+            resident += anonymous + of_shared;
+            shared += of_shared;
+            swapped += in_swap;
+            let parts = member.kept.iter().zip(member.own);
+            kept += parts.map(|(pages, own)| ((pages * PAGE) as f64 * own) as u64).sum::<u64>();
             let faults = major_faults(*pid);
             let more = faults.saturating_sub(std::mem::replace(&mut member.faults, faults));
             self.figures.faults += more;
@@ -309,6 +365,7 @@ impl Outside {
         let figures = &mut self.figures;
         figures.resident_bytes = resident;
         figures.shared_bytes = shared;
+        figures.kept_bytes = kept;
         figures.out_bytes = swapped;
         figures.store_bytes = (swapped as f64 * in_memory_share()) as u64;
         figures.overhead_bytes = self.members.values().map(|member| member.table.bytes()).sum();

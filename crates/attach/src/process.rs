@@ -103,6 +103,16 @@ pub fn status_kib(pid: i32, name: &str) -> Option<u64> {
     line.split(' ').next()?.parse().ok()
 }
 
+/// The lines of `/proc/PID/smaps_rollup` about memory: name and KiB.
+pub fn rollup(pid: i32) -> Option<Vec<(String, u64)>> {
+    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
+    let line = |line: &str| {
+        let (name, rest) = line.split_once(':')?;
+        Some((name.to_string(), rest.trim().strip_suffix(" kB")?.parse().ok()?))
+    };
+    Some(text.lines().filter_map(line).collect())
+}
+
 /// The field of `/proc/PID/stat` with this number, counted from 1 as in proc(5), from the third on.
 pub fn stat_field(pid: i32, field: usize) -> Option<String> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -140,6 +150,13 @@ pub fn is_same_program(a: i32, b: i32) -> bool {
         fs::metadata(path).map(|file| (file.dev(), file.ino()))
     };
     file(a).is_ok_and(|file_a| file(b).is_ok_and(|file_b| file_a == file_b))
+}
+
+/// Whether a process is frozen with its control group: by `docker pause`, for example.
+pub fn is_frozen(pid: i32) -> bool {
+    let at = fs::read_to_string(format!("/proc/{pid}/wchan")).unwrap_or_default();
+    // Of the second version of control groups, whose function may be part of another; of the first.
+    ["do_freezer_trap", "get_signal", "__refrigerator"].contains(&at.as_str())
 }
 
 /// All processes that this process sees.

@@ -14,6 +14,9 @@ const WAKE_UPS_US: u64 = 50;
 const AHEAD: u64 = 31;
 const UFFDIO_POISON: u64 = 0xc020_aa08;
 
+/// So many children that are too many at once are let begin before their memory is brought back.
+const CROWD: usize = 64;
+
 /// How long a discard may take between its event and its end. After that a mark that is still
 /// there means MADV_FREE, which discards nothing yet.
 const DISCARD_MS: u64 = 100;
@@ -27,7 +30,10 @@ impl Keeper {
     pub fn pump(&mut self) {
         loop {
             for number in 0..self.spaces.len() {
-                self.drain(number);
+                // More children are let begin when these have their memory.
+                if self.crowd.len() < CROWD {
+                    self.drain(number);
+                }
             }
             if self.queue.is_empty() {
                 return;
@@ -61,6 +67,9 @@ impl Keeper {
             for (index, message) in copy[..got].iter().enumerate() {
                 self.apply(number, message);
                 self.shared.applied.store(index as u32 + 1, Release);
+            }
+            if self.crowd.len() >= CROWD {
+                break;
             }
         }
         any
@@ -242,9 +251,16 @@ impl Keeper {
             let _ = self.stub.hold_descriptor(place, there);
         }
         if place >= SPACES / 2 {
-            // So many children at once get everything back right away.
-            self.restore_space(place);
-            self.drop_space(place);
+            // Not now: of the messages that were read with this one some may still be unapplied.
+            self.crowd.push(place);
+        }
+    }
+
+    /// Brings everything back to those of many children that came last.
+    pub fn restore_crowd(&mut self) {
+        while let Some(number) = self.crowd.pop() {
+            self.restore_space(number);
+            self.drop_space(number);
         }
     }
 

@@ -93,6 +93,8 @@ pub struct Keeper {
     pub figures: Figures,
     pub limit: Limit,
     pub children: Children,
+    /// Forked children that are too many at once: they get everything back.
+    pub crowd: Vec<usize>,
     /// Whether children that were there before are known.
     pub has_looked: bool,
     /// When the limit was asked for.
@@ -103,6 +105,8 @@ pub struct Keeper {
     pub guard: Option<(i32, OwnedFd)>,
     pub channel: Channel,
     pub looked_ms: u64,
+    /// The target has ended, if not its memory.
+    pub has_ended: bool,
     /// The target has ended or executes another program: only its children are served.
     pub over: bool,
 }

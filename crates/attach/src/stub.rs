@@ -26,8 +26,12 @@ pub const BATCH: usize = 64;
 /// The stub's own memory: a page of code, the control block and its buffer, a page of requests to
 /// hold descriptors open; and the landing area. It is one range, so that one call unmaps it.
 const CONTROL: u64 = PAGE;
+/// In the control block: the number of the stub, as its PID namespace has it.
+const NUMBER: u64 = CONTROL + 12;
 /// In the control block: the number of the context of asynchronous I/O.
 const CONTEXT: u64 = CONTROL + 24;
+/// In the control block: [`Injection::mark`].
+const MARK: u64 = CONTROL + 32;
 const HOLDS: u64 = 5 * PAGE;
 const OWN: u64 = 6 * PAGE;
 const LANDING_BYTES: u64 = BATCH as u64 * PAGE;
@@ -69,13 +73,20 @@ pub struct Stub {
 }
 
 impl Stub {
-    /// Has a stopped target begin a stub. Nothing of it is left there if this fails.
+    /// Has a stopped target begin a stub. Nothing of it is left there if this fails, but where the
+    /// target has ended: then [`end_unknown`] finds it.
     pub fn plant(traced: &mut Traced, target: i32, record: &Injection) -> Result<()> {
+        record.is_fresh.store(1, Release);
         let base = traced.map(ALL)?;
+        record.base.store(base, Release);
         let begun = Stub::begin(traced, target, base, record);
         if begun.is_err() {
-            traced.call([libc::SYS_munmap as u64, base, ALL, 0, 0, 0, 0]).ok();
-            record.base.store(0, Release);
+            end_unknown(target, record);
+            record.is_fresh.store(0, Release);
+            let unmapped = traced.call([libc::SYS_munmap as u64, base, ALL, 0, 0, 0, 0]);
+            if matches!(unmapped, Ok(0)) {
+                record.base.store(0, Release);
+            }
         }
         begun
     }
@@ -83,13 +94,21 @@ impl Stub {
     fn begin(traced: &mut Traced, target: i32, base: u64, record: &Injection) -> Result<()> {
         const NO_CODE: &str = "the target may not execute what is written into its memory \
             (SELinux execmem, or PR_SET_MDWE): it cannot be attached to";
+        // First of all: a child that another thread forks meanwhile gets nothing of it.
+        let keep = [28, base, ALL, libc::MADV_DONTFORK as u64, 0, 0, 0];
+        if traced.call(keep)? != 0 {
+            bail!("the target cannot keep memory from its children (MADV_DONTFORK)");
+        }
         let control = base + CONTROL;
         let write = |at: u64, bytes: &[u8]| {
             sys::write_memory(process::with_memory(target), at, bytes)
                 .map_err(|errno| anyhow!("cannot write into the target (errno {errno})"))
         };
         write(base, code())?;
-        record.base.store(base, Release);
+        record.is_fresh.store(0, Release);
+        let mark = sys::now_ns() ^ u64::from(std::process::id()) << 40 | 1;
+        record.mark.store(mark, Release);
+        write(base + MARK, &mark.to_ne_bytes())?;
         // A descriptor that is none: without a process to wait for, the stub waits for ever.
         let hold = [-1i32, i32::from(libc::POLLIN)];
         let bytes: Vec<u8> = hold.iter().flat_map(|word| word.to_ne_bytes()).collect();
@@ -130,6 +149,10 @@ impl Stub {
     /// Has the stub make its descriptors and mappings, and takes copies of them.
     fn equip(pid: i32, base: u64) -> Result<Self> {
         let pidfd = sys::pidfd_open(pid).context("pidfd_open of the stub")?;
+        // It has a descriptor of each forked child, whatever the target may have.
+        sys::raise_descriptors(pid);
+        // Its memory is the target's.
+        sys::forbid_core(pid);
         let take = |fd: i32| {
             sys::pidfd_getfd(pidfd.as_raw_fd(), fd).context("cannot take a descriptor of the stub")
         };
@@ -191,17 +214,16 @@ impl Stub {
         Ok(())
     }
 
-    /// Keeps the stub's memory from children, from core dumps, and from huge pages.
+    /// Keeps the stub's memory from core dumps and from huge pages.
     fn advise(&mut self) -> Result<()> {
         let advise = |at: u64, bytes: u64, advice: i32| [28, at, bytes, advice as u64, 0, 0, 0];
         let calls = [
             advise(self.landing, LANDING_BYTES, libc::MADV_NOHUGEPAGE),
-            advise(self.base, ALL, libc::MADV_DONTFORK),
             advise(self.base, ALL, libc::MADV_DONTDUMP),
         ];
         // Without huge pages in the kernel, the first is refused.
         let advised = self.calls(&calls, &mut [])?;
-        expect(advised[1], "MADV_DONTFORK").map(drop)
+        expect(advised[1], "MADV_DONTDUMP").map(drop)
     }
 
     fn register_landing(&self) -> Result<()> {
@@ -262,7 +284,8 @@ impl Stub {
             while !sys::wait_readable(self.socket.as_raw_fd(), 200) {
                 // Somebody may have stopped it.
                 self.signal(libc::SIGCONT);
-                waits += 1;
+                // With its control group, and so with the target (`docker pause`): it goes on.
+                waits += u32::from(!process::is_frozen(self.pid));
                 if waits == STUB_WAITS {
                     self.kill();
                     bail!("the stub does not answer");
@@ -287,10 +310,11 @@ impl Stub {
         self.dead || sys::wait_readable(self.pidfd.as_raw_fd(), 0)
     }
 
-    /// Ends it at once.
+    /// Ends it at once. What it does just now is over when this returns.
     pub fn kill(&mut self) {
         self.signal(libc::SIGKILL);
         self.dead = true;
+        while !sys::wait_readable(self.pidfd.as_raw_fd(), 1000) {}
     }
 
     fn signal(&self, signal: i32) {
@@ -321,7 +345,17 @@ impl Stub {
         let received =
             self.calls(&[[47, self.gift_there as u64, at, flags, 0, 0, 0]], &mut data)?;
         expect(received[0], "recvmsg")?;
-        Ok(i32::from_ne_bytes(data[96..100].try_into().unwrap()))
+        let word = |at: usize| u64::from_ne_bytes(data[at..at + 8].try_into().unwrap());
+        let (control_bytes, header_bytes) = (word(40), word(80));
+        if control_bytes < 20 || header_bytes != 20 {
+            // The byte came, and the descriptor did not.
+            bail!("the stub has no room for a descriptor (RLIMIT_NOFILE)");
+        }
+        let there = i32::from_ne_bytes(data[96..100].try_into().unwrap());
+        if [0, self.gift_there, self.uffd_there].contains(&there) || there < 0 {
+            bail!("the stub says that a descriptor is where another one is");
+        }
+        Ok(there)
     }
 
     /// Empties the landing area. It is not registered meanwhile: its own discard would be an event.
@@ -376,41 +410,73 @@ impl Stub {
     }
 }
 
+/// Whether the stub's code lies at an address of a process.
+pub fn is_there(pid: i32, base: u64) -> bool {
+    let mut there = vec![0; code().len()];
+    let read = sys::read_memory(process::with_memory(pid), base, &mut there);
+    read == Ok(there.len()) && there == code()
+}
+
 /// Unmaps what a stub has, by a stopped thread of its memory, if it is still there: what lies
 /// there by now may be the program's.
 pub fn unmap(traced: &mut Traced, pid: i32, base: u64) -> Result<()> {
-    let mut there = vec![0; code().len()];
-    let pid = process::with_memory(pid);
-    let read = sys::read_memory(pid, base, &mut there);
-    if read != Ok(there.len()) || there != code() {
+    if !is_there(pid, base) {
         return Ok(());
     }
-    let context = context_of(pid, base)?;
+    let context = context_of(process::with_memory(pid), base)?;
     if context != 0 {
         traced.call([libc::SYS_io_destroy as u64, context, 0, 0, 0, 0, 0])?;
     }
     traced.call([libc::SYS_munmap as u64, base, ALL, 0, 0, 0, 0]).map(drop)
 }
 
-/// Ends a stub of which no more is known than where its memory is.
-pub fn end_unknown(target: i32, base: u64) {
-    let mut number = [0; 4];
-    let target = process::with_memory(target);
-    if sys::read_memory(target, base + CONTROL + 12, &mut number) != Ok(4) {
-        return;
-    }
-    match i32::from_ne_bytes(number) {
-        0 => {}
-        number => {
-            let pid = process::find_beside(target, number);
-            if let Some(pid) = pid.filter(|pid| sys::shares_memory(*pid, target) == Some(true)) {
-                let pidfd = sys::pidfd_open(pid);
-                let _ = sys::kill(pid, libc::SIGKILL);
-                // What it does just now is to be over.
-                let _ = pidfd.map(|pidfd| sys::wait_readable(pidfd.as_raw_fd(), 2000));
+/// Unmaps what was mapped for a stub whose code was not written yet, by the thread that mapped it
+/// and was held since.
+pub fn unmap_fresh(traced: &mut Traced, base: u64) -> Result<()> {
+    traced.call([libc::SYS_munmap as u64, base, ALL, 0, 0, 0, 0]).map(drop)
+}
+
+/// Ends a stub of which no more is known than where its memory is, and what marks that. Its memory
+/// tells, not the target's: the target may have ended, or may execute another program.
+pub fn end_unknown(target: i32, record: &Injection) {
+    /// How long the intermediate process may take to make it.
+    const PATIENCE_NS: u64 = 1_000_000_000;
+    let (base, mark) = (record.base.load(Acquire), record.mark.load(Acquire));
+    let started = sys::now_ns();
+    loop {
+        let mut is_to_come = false;
+        for pid in process::all().filter(|pid| *pid != target) {
+            let Ok(pidfd) = sys::pidfd_open(pid) else { continue };
+            match number_of_stub(pid, base, mark) {
+                None => {}
+                Some(0) => is_to_come = true,
+                Some(number) if process::number_there(pid) == Some(number) => {
+                    let _ = sys::pidfd_signal(pidfd.as_raw_fd(), libc::SIGKILL);
+                    // What it does just now is to be over.
+                    while !sys::wait_readable(pidfd.as_raw_fd(), 1000) {}
+                    return;
+                }
+                // A child between vfork and exec.
+                Some(_) => {}
             }
         }
+        if !is_to_come || sys::now_ns() - started > PATIENCE_NS {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1));
     }
+}
+
+/// The number of the stub, as the memory of a process tells that has the mark; 0 before it is made.
+fn number_of_stub(pid: i32, base: u64, mark: u64) -> Option<i32> {
+    let mut there = [0; 8];
+    let read = sys::read_memory(pid, base + MARK, &mut there);
+    if base == 0 || mark == 0 || read != Ok(8) || u64::from_ne_bytes(there) != mark {
+        return None;
+    }
+    let mut number = [0; 4];
+    sys::read_memory(pid, base + NUMBER, &mut number).ok()?;
+    Some(i32::from_ne_bytes(number))
 }
 
 fn context_of(pid: i32, base: u64) -> Result<u64> {

@@ -264,6 +264,31 @@ pub fn wait_for_any(fds: impl Iterator<Item = i32>, milliseconds: i32) {
     unsafe { libc::poll(polls.as_mut_ptr(), polls.len() as u64, milliseconds) };
 }
 
+/// Lets a process have many descriptors, or as many as it may.
+pub fn raise_descriptors(pid: i32) {
+    const MANY: u64 = 1 << 16;
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the structure is writable.
+    let got = unsafe { libc::prlimit(pid, libc::RLIMIT_NOFILE, std::ptr::null(), &mut limit) };
+    if got != 0 {
+        return;
+    }
+    for most in [limit.rlim_max.max(MANY), limit.rlim_max] {
+        let limit = libc::rlimit { rlim_cur: most, rlim_max: most };
+        // SAFETY: the structure is readable.
+        if unsafe { libc::prlimit(pid, libc::RLIMIT_NOFILE, &limit, std::ptr::null_mut()) } == 0 {
+            return;
+        }
+    }
+}
+
+/// Has a process leave no core dump: of one byte there is none, neither in a file nor in a pipe.
+pub fn forbid_core(pid: i32) {
+    let limit = libc::rlimit { rlim_cur: 1, rlim_max: 1 };
+    // SAFETY: the structure is readable.
+    unsafe { libc::prlimit(pid, libc::RLIMIT_CORE, &limit, std::ptr::null_mut()) };
+}
+
 pub fn kill(pid: i32, signal: i32) -> Result<(), i32> {
     // SAFETY: no memory is involved; the callers check whom they signal.
     result(i64::from(unsafe { libc::kill(pid, signal) })).map(drop)
