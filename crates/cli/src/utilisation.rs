@@ -624,7 +624,7 @@ mod tests {
             writer.append(Event::Access { object: 0, offset: 0, written: false }, 0).unwrap();
             writer.finish(end).unwrap();
             let arguments = UtilisationArguments { file, window: None, json: false, svg: None };
-            let told = read(&arguments).unwrap();
+            let told = read(&arguments).unwrap().0;
             assert_eq!((told.window, told.found[0].windows.len()), (window, 1), "{end}");
         }
     }

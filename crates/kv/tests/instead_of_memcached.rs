@@ -1,5 +1,5 @@
-//! The command lines of "Instead of memcached" in docs/terrace-kv.md: each starts a server that
-//! stores, answers, and ends.
+//! The command lines of "Instead of memcached" in docs/terrace-kv.md, and of its page on TLS: each
+//! starts a server that stores, answers, and ends.
 
 mod common;
 
@@ -13,7 +13,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/terrace-kv.md");
+const PAGE_ON_TLS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/terrace-kv-tls.md");
 const PORT: &str = "11211";
+/// Without TLS, on that page.
+const PLAIN_PORT: &str = "11212";
 const SOCKET: &str = "/run/kv.socket";
 
 fn lines() -> Vec<String> {
@@ -34,17 +37,21 @@ fn connect(port: u16, socket: &Path) -> Option<Box<dyn Stream>> {
     }
 }
 
-fn is_served(line: &str) {
-    let scratch = tempfile::tempdir().expect("a directory");
-    let socket = scratch.path().join("kv.socket");
+fn free_port() -> u16 {
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
-    let port = listener.local_addr().expect("it has an address").port();
-    drop(listener);
-    let line = line.replace(PORT, &port.to_string()).replace(SOCKET, &socket.to_string_lossy());
+    listener.local_addr().expect("it has an address").port()
+}
+
+/// A server that a line starts in a directory is spoken to at this port of the line, or its socket.
+fn is_served(line: &str, directory: &Path, plain_port: &str) {
+    let socket = directory.join("kv.socket");
+    let port = free_port();
+    let line = line.replace(plain_port, &port.to_string()).replace(SOCKET, &socket.to_string_lossy());
+    let line = line.replace(PORT, &free_port().to_string());
     let programs = Path::new(env!("CARGO_BIN_EXE_terrace-kv")).parent().expect("a directory");
     let path = std::env::var("PATH").unwrap_or_default();
     let mut command = Command::new("sh");
-    command.args(["-c", &format!("exec {line}")]);
+    command.args(["-c", &format!("exec {line}")]).current_dir(directory);
     command.env("PATH", format!("{}:{path}", programs.display()));
     let mut server = Server(command.spawn().expect("a shell is there"));
     let deadline = Instant::now() + Duration::from_secs(20);
@@ -76,6 +83,22 @@ fn every_line_of_the_page_serves() {
             common::skip(&format!("only root makes namespaces: {line}"));
             continue;
         }
-        is_served(&line);
+        is_served(&line, tempfile::tempdir().expect("a directory").path(), PORT);
     }
+}
+
+#[test]
+fn the_lines_on_tls_make_a_certificate_and_serve() {
+    let page = std::fs::read_to_string(PAGE_ON_TLS).expect("the page is there");
+    let lines = || page.lines().filter_map(|line| line.strip_prefix("    "));
+    let make = lines().find(|line| line.starts_with("openssl ")).expect("it makes a certificate");
+    let serve = lines().find(|line| line.starts_with("terrace-kv ")).expect("it serves");
+    let scratch = tempfile::tempdir().expect("a directory");
+    let made = Command::new("sh").args(["-c", make]).current_dir(scratch.path()).output();
+    let made = made.expect("a shell is there");
+    if made.status.code() == Some(127) {
+        return common::skip("openssl is not installed");
+    }
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    is_served(serve, scratch.path(), PLAIN_PORT);
 }
