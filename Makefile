@@ -36,7 +36,7 @@ build:
 demo:
 	@scripts/setup.sh demo
 	$(CARGO) build --release -p terrace-cli -p terrace-runtime
-	python3 demo/demo.py $(RELEASE)/terrace
+	python3 demo/demo.py $(RELEASE)/terrace $(TERRACE_DEMO_DIRECTORY)
 
 # What finds most mistakes in a few minutes, once everything was built.
 check:
@@ -123,7 +123,7 @@ uninstall:
 	rm -rf $(DESTDIR)$(PREFIX)/lib/terrace $(DESTDIR)$(PREFIX)/share/doc/terrace
 	cd $(DESTDIR)$(PREFIX) && rm -f bin/terrace include/terrace.h include/terrace.hpp include/terrace_objects.h lib/pkgconfig/terrace.pc \
 		lib/systemd/system/terrace@.service lib/udev/rules.d/60-terrace.rules lib/sysctl.d/60-terrace.conf \
-		share/man/man3/mnalloc.3 share/man/man1/terrace.1 share/man/man1/terrace-*.1 \
+		share/man/man3/mnalloc.3* share/man/man1/terrace.1* share/man/man1/terrace-*.1* \
 		share/bash-completion/completions/terrace.bash share/zsh/site-functions/_terrace share/fish/vendor_completions.d/terrace.fish
 
 # Packages are made of what `install` puts into an empty directory, so that has the only list of files. They are built once more, so

@@ -3,7 +3,7 @@
     python3 demo/demo.py TERRACE [DIRECTORY]
 
 TERRACE is the built `terrace` command; outputs and reports are left in DIRECTORY (default `.demo`). Exit status 1 if an output
-differs or a run fails.
+differs or a run fails. TERRACE_DEMO_OPTIONS adds options of the program, for a smaller demonstration.
 """
 
 import json
@@ -24,6 +24,7 @@ PROGRAM = [
     os.path.realpath(sys.executable),
     str(pathlib.Path(__file__).resolve().with_name("document_index.py")),
     "--operations=800000",
+    *os.environ.get("TERRACE_DEMO_OPTIONS", "").split(),
 ]
 
 

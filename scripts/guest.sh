@@ -12,6 +12,8 @@
 #     TERRACE_GUEST_KERNEL     6.1: Debian 12's own (default); 6.12: that of its backports
 #     TERRACE_GUEST_MEMORY     plain: one node (default); node: a second node of 512 MiB without a CPU, farther away; cxl: the same as a CXL
 #                              device that is brought up first
+#     TERRACE_GUEST_INIT       shell: the command is all that runs (default); systemd: this machine's is process 1, and the command
+#                              is a service of its own, which nothing else was started for
 #     TERRACE_GUEST_DIR        where kernels are kept; default: guest in the target directory
 #     TERRACE_GUEST_SECONDS    after so many the guest is ended; default: 600
 set -eu
@@ -21,6 +23,7 @@ dir=${TERRACE_GUEST_DIR:-${CARGO_TARGET_DIR:-$root/target}/guest}
 seconds=${TERRACE_GUEST_SECONDS:-600}
 kernel=${TERRACE_GUEST_KERNEL:-6.1}
 memory=${TERRACE_GUEST_MEMORY:-plain}
+init=${TERRACE_GUEST_INIT:-shell}
 kernel_dir=$dir/$kernel
 qemu_dir=$dir/qemu
 
@@ -52,6 +55,12 @@ cxl)
     modules="$modules cxl_acpi cxl_pci cxl_mem cxl_port dax_cxl kmem"
     ;;
 *) fail "there is no memory $memory; write plain, node or cxl" ;;
+esac
+systemd=/lib/systemd/systemd
+case $init in
+shell) ;;
+systemd) [ -x $systemd ] || fail "$systemd is missing; on Debian: scripts/setup.sh test" ;;
+*) fail "there is no init $init; write shell or systemd" ;;
 esac
 
 # Runs `$2 $3 …` with a package index of suite $1, of our own, so that neither the host's apt configuration nor its release matters. It finds `$apt`, a
@@ -123,6 +132,42 @@ fetch() {
     [ "$memory" != cxl ] || [ -e "$qemu" ] || with_packages_of bookworm-backports get_qemu
 }
 
+# How the guest's command runs, and the guest's end: the shell's command, where the host finds what it printed, busybox.
+ends_after() {
+    cat <<END
+export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root
+$1 -s <$2/command >$2/stdout 2>$2/stderr
+echo \$? >$2/status.part
+$3 mv $2/status.part $2/status
+$3 sync
+$3 poweroff -f
+END
+}
+
+# Units of the guest's systemd, in directory $1. What this machine would start is not wanted: consoles, timers, mounts.
+write_units() {
+    mkdir "$1"
+    cat >"$1/guest.target" <<'UNIT'
+[Unit]
+Description=What the guest is for
+DefaultDependencies=no
+AllowIsolate=yes
+Wants=guest.service
+UNIT
+    cat >"$1/guest.service" <<'UNIT'
+[Unit]
+Description=The command of scripts/guest.sh
+DefaultDependencies=no
+Wants=systemd-journald.socket systemd-journald-dev-log.socket
+After=systemd-journald.socket systemd-journald-dev-log.socket
+
+[Service]
+Type=oneshot
+ExecStart=/bin/sh /run/systemd/system/guest.sh
+UNIT
+    ends_after /bin/sh /run/exchange "$(command -v busybox)" >"$1/guest.sh"
+}
+
 # The guest's first files: busybox, the modules and what it runs at first.
 write_initrd() {
     initrd=$run/initrd
@@ -159,19 +204,23 @@ mkdir -p /dev/pts /dev/shm
 mount -t devpts pts /root/dev/pts
 mount -t cgroup2 cgroup /root/sys/fs/cgroup
 mount -t tmpfs shm /root/dev/shm
-mount -t tmpfs run /root/run
+mount -t tmpfs -o mode=755 run /root/run
 ip link set lo up
 if [ "$memory" = cxl ]; then
     . /cxl-up >/exchange/cxl 2>&1 || echo "terrace: guest: no CXL memory: \$(cat /exchange/cxl)" >&2
 fi
-export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root
-chroot /root /bin/sh -s </exchange/command >/exchange/stdout 2>/exchange/stderr
-echo \$? >/exchange/status.part
-/bin/busybox mv /exchange/status.part /exchange/status
-/bin/busybox sync
-/bin/busybox poweroff -f
+if [ "$init" = systemd ]; then
+    mkdir -p /root/run/systemd /root/run/exchange
+    cp -r /units /root/run/systemd/system
+    mount -o bind /exchange /root/run/exchange
+    # It is no container, and nothing of this machine's is to be started beside.
+    rm -rf /root/.dockerenv /root/etc/systemd/system/*.wants /root/lib/systemd/system/*.target.wants /root/lib/systemd/system-generators
+    exec switch_root /root $systemd --unit=guest.target
+fi
+$(ends_after 'chroot /root /bin/sh' /exchange /bin/busybox)
 INIT
     chmod 755 "$initrd/init"
+    [ "$init" != systemd ] || write_units "$initrd/units"
     # What the cxl command would do: a region of the device's volatile memory, as memory of a node.
     cat >"$initrd/cxl-up" <<'CXL'
 cxl_up() {

@@ -82,6 +82,7 @@ case $job in test | programs | ci)
     has go || missing golang-go 'Go (go)'
     has node || missing nodejs 'Node.js (node)'
     has java keytool || missing default-jre-headless 'a Java runtime without display (java, keytool)'
+    has gunicorn || missing gunicorn 'gunicorn'
     ;;
 esac
 # Large ones, which are started as their users start them.
@@ -90,7 +91,6 @@ if [ "$job" = programs ]; then
     has javac || missing default-jdk-headless 'a Java compiler without display (javac)'
     has nginx || { missing nginx-light 'nginx'; services="$services nginx"; }
     has php-fpm8.2 || { missing php8.2-fpm 'PHP 8.2 as a server (php-fpm8.2)'; services="$services php8.2-fpm"; }
-    has gunicorn || missing gunicorn 'gunicorn'
     has uwsgi && [ -e /usr/lib/uwsgi/plugins/python3_plugin.so ] ||
         { missing 'uwsgi-core uwsgi-plugin-python3' 'uWSGI with its plugin for Python 3 (uwsgi)'; }
     [ -e /usr/lib/postgresql/15/bin/postgres ] && has psql ||
@@ -111,7 +111,10 @@ if [ "$id" = debian ]; then
     case $job in test | ci)
         # For a checker of Kubernetes manifests, which is no package of Debian's.
         python3 -c 'import ensurepip' 2>/dev/null || missing python3-venv 'environments of Python (python3-venv)'
-        has systemd-analyze || missing systemd 'a tool that checks units (systemd-analyze)'
+        # For services in a guest. Nothing of it runs on this machine.
+        has systemd-analyze || missing systemd 'systemd, and a tool that checks units (systemd-analyze)'
+        has udevadm || missing udev 'udev (udevadm)'
+        has pgrep || missing procps 'pgrep (procps)'
         ;;
     esac
 fi

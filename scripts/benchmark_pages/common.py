@@ -89,7 +89,7 @@ def text(page):
         *(wrapped(line, "- ") for line in told),
         "",
         "```sh not-run=hours",
-        page.command,
+        f"{page.command}  # no test has the time",
         "```",
         "",
         *(f"![{page.title}]({picture})" for picture in pictures),

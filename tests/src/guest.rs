@@ -39,6 +39,8 @@ pub struct Guest {
     pub kernel: &'static str,
     /// As `TERRACE_GUEST_MEMORY` says it.
     pub memory: &'static str,
+    /// As `TERRACE_GUEST_INIT` says it.
+    pub init: &'static str,
 }
 
 /// Outcomes of all steps, or why there is no guest here.
@@ -105,6 +107,7 @@ fn run(guest: Guest, steps: &[(&str, &str)], programs: &[(&str, std::path::PathB
         .env("TERRACE_GUEST_DIR", target_directory().join("guest"))
         .env("TERRACE_GUEST_KERNEL", guest.kernel)
         .env("TERRACE_GUEST_MEMORY", guest.memory)
+        .env("TERRACE_GUEST_INIT", guest.init)
         .env("TERRACE_GUEST_SECONDS", (600 * slow).to_string())
         .output()
         .map_err(|e| format!("guest.sh cannot be started: {e}"))?;

@@ -8,6 +8,8 @@ mod built;
 mod cases;
 mod compiled;
 mod guest;
+mod package;
+pub mod page;
 mod program;
 mod report;
 mod skipping;
@@ -20,6 +22,7 @@ pub use built::{
 pub use cases::Cases;
 pub use compiled::compiled;
 pub use guest::{Guest, Outcome, Steps};
+pub use package::package;
 pub use program::{Finished, Program, Running, Terrace};
 pub use report::Report;
 pub use skipping::skip;
@@ -40,6 +43,12 @@ pub fn is_installed(program: &str) -> bool {
     std::env::var_os("PATH").is_some_and(|path| {
         std::env::split_paths(&path).any(|directory| directory.join(program).is_file())
     })
+}
+
+/// What is missing of the programs that a test needs, and how to have it.
+pub fn missing(programs: &[&str]) -> Option<String> {
+    let missing = programs.iter().find(|program| !is_installed(program))?;
+    Some(format!("no {missing}; scripts/setup.sh test installs it on Debian"))
 }
 
 /// A number that the environment may change, for longer or shorter runs.

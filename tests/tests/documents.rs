@@ -4,77 +4,116 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use terrace_tests::page::{Block, blocks, pages};
 use terrace_tests::{Program, is_installed, skip, terrace_command};
 
 const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
-/// All pages but dated notes, and but the reference, which is made from the program: whether its
-/// examples are understood is tested there.
-fn pages() -> Vec<PathBuf> {
-    let documents = Path::new(REPOSITORY).join("docs");
-    let all = |directory: PathBuf| {
-        let entries = fs::read_dir(directory).expect("there is such a directory");
-        entries.map(|entry| entry.unwrap().path()).collect::<Vec<_>>()
-    };
-    let parts = ["", "benchmarks", "design", "explanation", "how-to", "safety", "settings"];
-    let mut pages: Vec<PathBuf> = parts.iter().flat_map(|part| all(documents.join(part))).collect();
-    pages.retain(|page| page.extension().is_some_and(|extension| extension == "md"));
-    pages.sort();
-    pages
-}
-
-/// Lines of a page that begin a block, with their numbers; and lines outside of blocks that begin with
-/// four spaces, which make one too.
-fn blocks(page: &str) -> (Vec<(usize, &str)>, Vec<usize>) {
-    let (mut begin, mut indented, mut is_inside) = (Vec::new(), Vec::new(), false);
-    for (number, line) in page.lines().enumerate() {
-        if let Some(words) = line.trim_start().strip_prefix("```") {
-            if !is_inside {
-                begin.push((number + 1, words));
-            }
-            is_inside = !is_inside;
-        } else if !is_inside && line.starts_with("    ") {
-            indented.push(number + 1);
-        }
-    }
-    (begin, indented)
-}
-
 /// Pages whose commands crates/kv/tests run; their blocks are by indentation.
 const OF_THE_SERVER: [&str; 2] = ["terrace-kv.md", "terrace-kv-tls.md"];
+
+/// Why no test runs a block: the mark `not-run`, and what the block then says of it.
+const REASONS: [(&str, &str); 6] = [
+    ("hours", "no test has the time"),
+    ("docker", "no test has a Docker daemon"),
+    ("kubectl", "no test has a cluster"),
+    ("hardware", "no test has such memory"),
+    ("dnf", "no test has dnf"),
+    ("cargo-fuzz", "no test has cargo-fuzz"),
+];
+
+/// Words of a command, with nothing but one space between two.
+fn collapsed(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// What is wrong with a block's marks.
+fn faults_of(page: &str, block: &Block) -> Vec<String> {
+    let mut faults = Vec::new();
+    let language = block.words.first().map(String::as_str);
+    match language {
+        None => faults.push("a block without a language".to_owned()),
+        // Others have no commands.
+        Some("sh" | "console" | "ini" | "json" | "text" | "toml" | "udev") => {}
+        Some(other) => faults.push(format!("what is `{other}`?")),
+    }
+    for word in block.words.iter().skip(1) {
+        let (name, value) = word.split_once('=').unwrap_or((word, ""));
+        let is_right = match name {
+            "run-by" => Path::new(REPOSITORY).join(value.split(':').next().unwrap()).is_file(),
+            "needs" => value.split(',').all(|need| NEEDS.contains(&need)),
+            "not-run" => {
+                REASONS.iter().any(|(why, says)| *why == value && block.text.contains(says))
+            }
+            "file" => true,
+            _ => false,
+        };
+        if !is_right {
+            faults.push(format!("what is `{word}`? With not-run, the block must say why"));
+        }
+    }
+    // A function takes its commands from the page, so it names the page, or itself to ask for them.
+    let mut texts = String::new();
+    let mut has_function = false;
+    for (file, function) in block.run_by() {
+        let text = fs::read_to_string(Path::new(REPOSITORY).join(file)).unwrap_or_default();
+        if function.is_empty() {
+            texts += &text.replace("$(CARGO)", "cargo");
+            continue;
+        }
+        has_function = true;
+        if !text.contains(&format!("\nfn {function}() {{")) {
+            faults.push(format!("{file} has no function {function}"));
+        }
+        if !text.contains(&format!("\"{function}\"")) && !text.contains(&format!("\"{page}\"")) {
+            faults.push(format!("{file} takes nothing from this page for {function}"));
+        }
+    }
+    let texts = collapsed(&texts);
+    if !texts.is_empty() && !has_function {
+        let commands = block.commands();
+        let missing = commands.iter().filter(|command| !texts.contains(*command));
+        faults.extend(missing.map(|command| format!("`{command}` is not where run-by says")));
+    }
+    faults
+}
 
 #[test]
 fn no_command_is_on_a_page_without_a_word_of_who_runs_it() {
     let mut faults = Vec::new();
     for path in pages().iter().filter(|page| !OF_THE_SERVER.iter().any(|of| page.ends_with(of))) {
-        let page = fs::read_to_string(path).unwrap();
-        let (begin, indented) = blocks(&page);
-        let mut fault =
-            |line: usize, what: &str| faults.push(format!("{}:{line}: {what}", path.display()));
-        indented.iter().for_each(|line| fault(*line, "a block without a language"));
-        for (line, words) in begin {
-            let mut words = words.split_whitespace();
-            match words.next() {
-                None => fault(line, "a block without a language"),
-                Some("sh") => {}
-                // No commands.
-                Some("console" | "ini" | "json" | "text" | "toml" | "udev") => {}
-                Some(other) => fault(line, &format!("what is `{other}`?")),
-            }
-            for word in words {
-                let known = match word.split_once('=') {
-                    Some(("run-by", file)) => Path::new(REPOSITORY).join(file).exists(),
-                    Some(("needs", needs)) => needs.split(',').all(|need| NEEDS.contains(&need)),
-                    Some(("not-run" | "file", _)) => true,
-                    _ => false,
-                };
-                if !known {
-                    fault(line, &format!("what is `{word}`?"));
-                }
-            }
+        let text = fs::read_to_string(path).unwrap();
+        let page = path.strip_prefix(REPOSITORY).unwrap().to_str().unwrap().to_owned();
+        let (blocks, indented) = blocks(&text);
+        faults.extend(
+            indented.iter().map(|line| format!("{page}:{line}: a block without a language")),
+        );
+        for block in &blocks {
+            let of_block = faults_of(&page, block);
+            faults.extend(of_block.iter().map(|fault| format!("{page}:{}: {fault}", block.line)));
         }
     }
     assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
+fn a_mark_that_promises_too_much_is_found() {
+    let faults = |marks: &str| {
+        let text = format!("```sh {marks}\nterrace doctor    # no test has dnf\n```\n");
+        faults_of("docs/install.md", &blocks(&text).0[0])
+    };
+    const HERE: &str = "tests/tests/documents.rs";
+    assert_eq!(faults("not-run=dnf"), [""; 0]);
+    // Its reason is not what the block says; it is no reason; the file is not there.
+    for marks in ["not-run=docker", "not-run=laziness", "run-by=tests/nothing.rs", "run=1"] {
+        assert_eq!(faults(marks).len(), 1, "{marks}");
+    }
+    // The command is in this file, as `terrace doctor` above; in the other it is not.
+    assert_eq!(faults(&format!("run-by={HERE}")), [""; 0]);
+    assert_eq!(faults("run-by=Makefile").len(), 1);
+    // A function that there is not, which nothing asks for; and one that there is.
+    assert_eq!(faults("run-by=tests/tests/old_kernels.rs:no_such_function").len(), 2);
+    assert_eq!(faults(&format!("run-by={HERE}:every_command_on_every_page_works")), [""; 0]);
 }
 
 /// What blocks of commands may need.

@@ -100,15 +100,16 @@ fn programs() -> Vec<(&'static str, std::path::PathBuf)> {
     ]
 }
 
-static GUEST: LazyLock<Steps> =
-    LazyLock::new(|| Steps::new(Guest { kernel: "6.12", memory: "node" }, STEPS, programs));
+static GUEST: LazyLock<Steps> = LazyLock::new(|| {
+    Steps::new(Guest { kernel: "6.12", memory: "node", init: "shell" }, STEPS, programs)
+});
 
 static CXL: LazyLock<Steps> = LazyLock::new(|| {
     const STEPS: &[(&str, &str)] = &[(
         "cold goes",
         "TERRACE run --dram 64M --tiers dram,node:1 --report report.json -- TERRACE load memory jump --size 80M --seconds $((6 * SLOW)) --change-every $((2 * SLOW)) --check-all --json",
     )];
-    Steps::new(Guest { kernel: "6.12", memory: "cxl" }, STEPS, programs)
+    Steps::new(Guest { kernel: "6.12", memory: "cxl", init: "shell" }, STEPS, programs)
 });
 
 /// The report of a step in which nothing was lost.

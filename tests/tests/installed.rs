@@ -9,10 +9,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Mutex;
 use std::time::Duration;
 use tempfile::TempDir;
-use terrace_tests::{Finished, Program, is_installed, skip, target_directory, terrace_command};
+use terrace_tests::page::commands_run_by;
+use terrace_tests::{Finished, Program, missing, package, skip, target_directory, terrace_command};
 
 const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 /// Redis, as its package's own unit starts it, but for what it holds.
@@ -25,32 +25,24 @@ TERRACE_OPTIONS=--dram 32M
 const SOCKET: &str = "TERRACE_COMMAND=/bin/sh /etc/terrace/socket.sh\n";
 const SOCKET_SCRIPT: &str = "[ $LISTEN_PID = $$ ] && [ $LISTEN_FDS = 1 ] && echo came >&3\n";
 
-/// The package of this kind, made of the build under test; kept in the directory.
-fn package(kind: &str, directory: &Path) -> PathBuf {
-    // Of all packages one is made at a time: each starts `make` and cargo.
-    static ONE: Mutex<()> = Mutex::new(());
-    let _one = ONE.lock();
-    let built = terrace_command();
-    let finished = Program::new(Path::new(REPOSITORY).join("scripts/package.sh"))
-        .args([kind.as_ref(), built.parent().unwrap(), directory])
-        .env("TERRACE_PACKAGE_PATHS", "any")
-        .succeed();
-    let stdout = String::from_utf8_lossy(&finished.stdout);
-    PathBuf::from(stdout.lines().last().expect("the package's path"))
-}
-
-/// What is missing for a test, if anything is.
-fn missing(programs: &[&str]) -> Option<String> {
-    let missing = programs.iter().find(|program| !is_installed(program))?;
-    Some(format!("no {missing}; scripts/setup.sh test installs it on Debian"))
-}
-
 /// The standard output of a command that succeeds.
 fn said_by(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|e| panic!("{command:?} cannot be started: {e}"));
     assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
+
+/// What programs that install packages keep of themselves, and where the test puts packages.
+const OF_OTHERS: [&str; 8] = [
+    "var/log/",
+    "var/cache/apt/",
+    "var/lib/apt/",
+    "var/lib/dpkg/status-old",
+    "root/.rpmdb",
+    "etc/group-",
+    "etc/gshadow-",
+    "target",
+];
 
 /// A root of Debian, below a directory that is removed when dropped.
 struct Root {
@@ -59,7 +51,7 @@ struct Root {
 }
 
 impl Root {
-    /// The smallest one that has redis: or why there is none.
+    /// The smallest one that has redis and rpm: or why there is none.
     fn new() -> Result<Root, String> {
         let release = fs::read_to_string("/etc/os-release").unwrap_or_default();
         let of = |name: &str| {
@@ -74,7 +66,7 @@ impl Root {
         let directory = tempfile::tempdir().expect("a temporary directory can be made");
         fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let made = Program::new("mmdebstrap")
-            .args(["--mode=root", "--variant=minbase", "--include=redis-server", codename])
+            .args(["--mode=root", "--variant=minbase", "--include=redis-server,rpm", codename])
             .arg(directory.path())
             .run();
         if made.status.success() {
@@ -120,11 +112,7 @@ impl Root {
                 files.insert(name.to_str().expect("a name in UTF-8").to_owned());
             }
         }
-        files.retain(|name| {
-            !["var/log/", "var/lib/dpkg/status-old", "etc/group-", "etc/gshadow-"]
-                .iter()
-                .any(|of_others| name.starts_with(of_others))
-        });
+        files.retain(|name| !OF_OTHERS.iter().any(|of_others| name.starts_with(of_others)));
         files
     }
 }
@@ -191,10 +179,24 @@ fn a_package_runs_a_service_and_leaves_without_a_trace() {
         Ok(root) => root,
         Err(reason) => return skip(WHAT, &reason),
     };
+    root.write("etc/apt/apt.conf.d/90test", "APT::Get::Assume-Yes \"true\";\n");
     let before = root.files();
     let scratch = tempfile::tempdir().unwrap();
-    fs::copy(package("deb", scratch.path()), root.path("package.deb")).unwrap();
-    root.run("dpkg -i /package.deb; rm /package.deb; dpkg --verify terrace; terrace --version; terrace doctor || true");
+    fs::create_dir_all(root.path("target/packages")).unwrap();
+    for kind in ["deb", "rpm"] {
+        let package = package(kind, scratch.path());
+        let name = package.file_name().expect("a package has a name");
+        fs::copy(&package, root.path("target/packages").join(name)).unwrap();
+    }
+    let of_page = |word: &str| {
+        let commands = commands_run_by("a_package_runs_a_service_and_leaves_without_a_trace");
+        commands.into_iter().find(|command| command.contains(word)).expect("it is on a page")
+    };
+    let install = of_page("apt install");
+    root.run(&format!(
+        "make() {{ :; }}; sudo() {{ \"$@\"; }}; {install}
+        dpkg --verify terrace; terrace --version; terrace doctor || true"
+    ));
 
     root.write("etc/terrace/redis.env", REDIS);
     let notified = UnixDatagram::bind(root.path("tmp/notify")).unwrap();
@@ -242,11 +244,20 @@ fn a_package_runs_a_service_and_leaves_without_a_trace() {
     ] {
         fs::remove_file(root.path(name)).unwrap();
     }
-    root.run("dpkg --purge terrace; ! getent group terrace");
-    let after = root.files();
-    let left: Vec<_> = after.difference(&before).collect();
-    let gone: Vec<_> = before.difference(&after).collect();
-    assert!(left.is_empty() && gone.is_empty(), "left: {left:?}; gone: {gone:?}");
+    let as_before = |what: &str, with_directories: bool| {
+        let mut after = root.files();
+        after.retain(|name| with_directories || before.contains(name) || !root.path(name).is_dir());
+        let left: Vec<_> = after.difference(&before).collect();
+        let gone: Vec<_> = before.difference(&after).collect();
+        assert!(left.is_empty() && gone.is_empty(), "{what} left: {left:?}; gone: {gone:?}");
+    };
+    root.run(&format!("{}; ! getent group terrace", of_page("apt purge")));
+    as_before("apt", true);
+    // This root has no RPM packages that ours could depend on.
+    let install = "rpm --install --nodeps --force-debian target/packages/terrace-*.rpm";
+    root.run(&format!("{install}; terrace --version; getent group terrace; {}", of_page("rpm -e")));
+    // Nor one that has the directories in which ours has files beside others'.
+    as_before("rpm", false);
 }
 
 /// A program of the image's own that touches 110 MB, waits, and reads them again.
@@ -271,12 +282,8 @@ fn an_image_runs_a_program() {
     }
     let scratch = tempfile::tempdir().unwrap();
     let at = |name: &str| scratch.path().join(name);
-    let finished = Program::new(Path::new(REPOSITORY).join("scripts/oci.sh"))
-        .arg(package("deb", scratch.path()))
-        .arg(scratch.path())
-        .time_limit(Duration::from_secs(300))
-        .succeed();
-    let archive = String::from_utf8_lossy(&finished.stdout).lines().last().unwrap().to_owned();
+    assert!(commands_run_by("an_image_runs_a_program").contains(&"sudo make oci".to_owned()));
+    let archive = package("oci", scratch.path());
     fs::create_dir(at("layout")).unwrap();
     said_by(Command::new("tar").arg("xf").arg(archive).arg("-C").arg(at("layout")));
     let image = format!("{}:latest", at("layout").display());

@@ -2,8 +2,14 @@
 //! missing: on Debian 12's own kernel, Linux 6.1, in a guest (`scripts/guest.sh`).
 
 use serde_json::Value;
+use std::os::unix::fs::symlink;
+use std::path::Path;
 use std::sync::LazyLock;
-use terrace_tests::{Guest, Outcome, Steps, compiled};
+use std::time::Duration;
+use terrace_tests::page::commands_run_by;
+use terrace_tests::{
+    Guest, Outcome, Program, Steps, compiled, skip, target_directory, terrace_command,
+};
 
 const STEPS: &[(&str, &str)] = &[
     ("kernel", "uname -r"),
@@ -26,7 +32,7 @@ const STEPS: &[(&str, &str)] = &[
 ];
 
 static GUEST: LazyLock<Steps> = LazyLock::new(|| {
-    Steps::new(Guest { kernel: "6.1", memory: "plain" }, STEPS, || {
+    Steps::new(Guest { kernel: "6.1", memory: "plain", init: "shell" }, STEPS, || {
         vec![("SKEWED", compiled("skewed.c", &[]))]
     })
 });
@@ -144,5 +150,31 @@ fn the_doctor_names_what_the_kernel_lacks() {
         [("userfaultfd", "ok"), ("page moves", "missing"), ("PAGEMAP_SCAN", "warn")]
     {
         assert_eq!(row(name)["status"], status, "{answer:#}");
+    }
+}
+
+/// The command that the page names for trying something by hand.
+#[test]
+fn a_command_is_tried_by_hand() {
+    let place = tempfile::tempdir().unwrap();
+    let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts");
+    symlink(scripts, place.path().join("scripts")).unwrap();
+    std::fs::create_dir(place.path().join("target")).unwrap();
+    let built = terrace_command();
+    symlink(built.parent().unwrap(), place.path().join("target/release")).unwrap();
+    for command in commands_run_by("a_command_is_tried_by_hand") {
+        let finished = Program::new("sh")
+            .args(["-euc", &command])
+            .env("TERRACE_GUEST_DIR", target_directory().join("guest").as_os_str())
+            .current_dir(place.path())
+            .time_limit(Duration::from_secs(600))
+            .run();
+        if finished.status.code() == Some(125) {
+            return skip("a guest", finished.stderr.trim());
+        }
+        let said = String::from_utf8_lossy(&finished.stdout).into_owned();
+        // The doctor's verdict, which is not a good one there.
+        assert_eq!(finished.status.code(), Some(1), "{}", finished.account("another verdict"));
+        assert!(said.contains("6.1."), "{}", finished.account("of another kernel"));
     }
 }
