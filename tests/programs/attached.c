@@ -190,7 +190,8 @@ int main(int count, char **arguments) {
     time_t end = time(NULL) + atoi(arguments[1]);
     pages = mapped(NULL, PAGES);
     heap = sbrk((HEAP + 1) * PAGE);
-    if (heap == (void *)-1) fails(__LINE__);
+    // musl has none.
+    if (heap == (void *)-1) heap = mapped(NULL, HEAP + 1);
     heap = (uint64_t *)(((uintptr_t)heap + PAGE - 1) & ~(uintptr_t)(PAGE - 1));
     for (uint64_t i = 0; i < PAGES; i++) fill(pages + i * WORDS, value_of(i));
     for (uint64_t i = 0; i < BSS; i++) fill(bss + i * WORDS, i + 1);

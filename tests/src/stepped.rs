@@ -73,7 +73,7 @@ fn let_go(pid: i32) {
 
 fn step(keeper: i32, mut forks: u32, number: u32, act: impl FnOnce(i32)) -> bool {
     let is_seized = forks == 1;
-    let counts = |call: i64| !WAITS.contains(&call) && (!is_seized || call != libc::SYS_ioctl);
+    let counts = |call: i64| !(WAITS.contains(&call) || is_seized && call == libc::SYS_ioctl);
     let (mut count, mut signal) = (0, 0);
     loop {
         ptrace(libc::PTRACE_SYSCALL, keeper, 0, std::mem::take(&mut signal) as usize);

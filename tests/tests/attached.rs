@@ -227,14 +227,14 @@ fn an_idle_program_gets_everything_back_and_nothing_is_left_in_it() {
     if !can_attach("an idle program") {
         return;
     }
-    let target = Target::start(&static_program(), &["15", "idle"]);
+    let target = Target::start(&static_program(), &["20", "idle"]);
     let (maps, descriptors) = (target.file("maps"), target.descriptors());
     for _ in 0..3 {
         target.attach("12M");
-        let figures = target.wait_until_out(50 << 20);
+        let figures = target.wait_until_out(74 << 20);
         assert!(target.resident_bytes() < 20 << 20);
         target.detach();
-        assert!(target.resident_bytes() > 60 << 20);
+        assert!(target.resident_bytes() > 80 << 20);
         assert_eq!(target.file("maps"), maps);
         assert!(
             !target
@@ -256,7 +256,7 @@ fn a_program_that_maps_discards_moves_and_forks_reads_what_it_wrote() {
     if !can_attach("a working program") {
         return;
     }
-    let target = Target::start(&static_program(), &["14"]);
+    let target = Target::start(&static_program(), &["24"]);
     for _ in 0..3 {
         target.attach("20M");
         target.wait_until_out(4 << 20);
@@ -537,6 +537,13 @@ fn is_shared(target: &Target) -> bool {
 /// Waits until no keeper, guard or stub of a target is left, and it goes on as before.
 fn wait_until_alone(target: &Target) {
     wait_for("all of ours to leave", || ours(target).is_empty().then_some(()));
+    // One that is ending has no command line any more, and may have its socket still.
+    let name = format!("@terrace-attach-{}", target.pid());
+    let is_bound = |line: &str| line.ends_with(&name);
+    wait_for("the socket to be closed", || {
+        let sockets = std::fs::read_to_string("/proc/net/unix").unwrap();
+        (!sockets.lines().any(is_bound)).then_some(())
+    });
     wait_for("the stub to leave", || (!is_shared(target)).then_some(()));
     let state = target.file("stat");
     assert!(!state.contains(") T ") && !state.contains(") t "), "{state}");
@@ -574,9 +581,13 @@ fn own_edges() -> (PathBuf, tempfile::TempDir) {
 fn attach_until(target: &Target, call: u32, act: impl FnOnce(i32)) -> bool {
     let mut command = Command::new(terrace_command());
     command.args(["attach", &target.pid(), "--dram", "1G"]);
-    command.stdout(Stdio::null()).stderr(Stdio::null());
-    let (mut child, reached) = before_call(&mut command, call, act);
-    child.wait().expect("it ends");
+    command.stdout(Stdio::null()).stderr(Stdio::piped());
+    let (child, reached) = before_call(&mut command, call, act);
+    let output = child.wait_with_output().expect("it ends");
+    if !reached {
+        // All calls were made.
+        told(output);
+    }
     reached
 }
 
