@@ -103,7 +103,7 @@ fn figures_of(pid: &str) -> Option<serde_json::Value> {
     let status = told(terrace(&["status", "--json"]));
     let status: serde_json::Value = serde_json::from_str(&status).unwrap();
     let attached = status["attached"].as_array().unwrap();
-    attached.iter().find(|process| process["pid"].to_string() == pid).cloned()
+    attached.iter().find(|process| process["pid"].as_u64() == pid.parse().ok()).cloned()
 }
 
 fn terrace(arguments: &[&str]) -> Output {

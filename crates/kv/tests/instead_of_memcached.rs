@@ -46,7 +46,8 @@ fn free_port() -> u16 {
 fn is_served(line: &str, directory: &Path, plain_port: &str) {
     let socket = directory.join("kv.socket");
     let port = free_port();
-    let line = line.replace(plain_port, &port.to_string()).replace(SOCKET, &socket.to_string_lossy());
+    let line =
+        line.replace(plain_port, &port.to_string()).replace(SOCKET, &socket.to_string_lossy());
     let line = line.replace(PORT, &free_port().to_string());
     let programs = Path::new(env!("CARGO_BIN_EXE_terrace-kv")).parent().expect("a directory");
     let path = std::env::var("PATH").unwrap_or_default();
