@@ -17,8 +17,8 @@ pub struct Block {
 }
 
 impl Block {
-    /// What marks say of who runs it, `run-by=FILE` or `run-by=FILE:FUNCTION,…`: files, and functions
-    /// or nothing.
+    /// What marks say of who runs it, `run-by=FILE` or `run-by=FILE:FUNCTION,…`: files, each with a
+    /// function or nothing.
     pub fn run_by(&self) -> Vec<(&str, &str)> {
         let by = self.marks("run-by").map(|by| by.split_once(':').unwrap_or((by, "")));
         by.flat_map(|(file, names)| names.split(',').map(move |name| (file, name))).collect()

@@ -87,7 +87,8 @@ const STEPS: &[(&str, &str)] = &[
     (
         "crashed",
         ". IN_SERVICE; systemctl start $unit; main=$(shown MainPID); kill -KILL $main; \
-         soon is_another $main; soon answers; systemctl show --property ActiveState,NRestarts $unit; \
+         soon is_another $main; soon answers; \
+         systemctl show --property ActiveState,NRestarts $unit; \
          pgrep -c redis-server; systemctl stop $unit; soon has_no_process_left",
     ),
     // Its socket starts it, and it answers the watchdog for longer than that waits.
