@@ -353,19 +353,21 @@ impl Outside {
             if known.is_some_and(|known| known.apart_since.is_none()) {
                 continue;
             }
-            let kind =
-                without_page(*pid, &self.run_dir).filter(|_| !OUR_OWN.contains(&name.as_str()));
-            let is_apart = kind.is_some();
+            let found =
+                pages_of(*pid, &self.run_dir).filter(|_| !OUR_OWN.contains(&name.as_str()));
+            let is_apart = found.is_some_and(|found| found != Found::HasPage);
             let since = known.and_then(|known| known.apart_since).unwrap_or(now);
             let anonymous_bytes = if is_apart { process::anonymous_bytes(*pid) } else { 0 };
             let own = if is_apart { process::own_fraction(*pid).unwrap_or(1.0) } else { 0.0 };
             // Small programs without it are of no interest.
-            let has_library = kind == Some(WithoutPage::HasLibrary);
+            let has_library = found == Some(Found::HasLibrary);
             let counts = has_library || is_apart && anonymous_bytes >= BY_KIND_FROM;
             let told = self
                 .descendants
                 .remove(pid)
-                .and_then(|known| if known.file == file { known.told } else { self.leave(known) });
+                .and_then(|known| if known.file == file { known.told } else { self.leave(known) })
+                // On a busy machine a program may take longer than that to make its page.
+                .filter(|_| found != Some(Found::HasPage));
             let told = match told {
                 Some(told) => Some(Apart {
                     peak_anonymous_bytes: told.peak_anonymous_bytes.max(anonymous_bytes),
@@ -462,25 +464,27 @@ enum Managed {
     None,
 }
 
-/// Why a process has no page.
+/// Whether a process has a page, and why it has none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum WithoutPage {
-    /// It could make none, though the library is in it.
+enum Found {
+    /// It has one.
+    HasPage,
+    /// It made none so far, though the library is in it.
     HasLibrary,
     /// The library is not in it, and could be loaded.
     StartedWithout,
 }
 
-/// `None` where it has a page or needs none, and where that cannot be known.
-fn without_page(pid: u32, run_dir: &Path) -> Option<WithoutPage> {
+/// `None` where it needs no page, and where that cannot be known.
+fn pages_of(pid: u32, run_dir: &Path) -> Option<Found> {
     let maps = std::fs::read(format!("/proc/{pid}/maps")).ok().filter(|maps| !maps.is_empty())?;
     let directory = run_dir.as_os_str().as_encoded_bytes();
     let has = |part: &[u8]| maps.windows(part.len().max(1)).any(|window| window == part);
     if has(b"/libterrace.so") {
-        (!has(directory)).then_some(WithoutPage::HasLibrary)
+        Some(if has(directory) { Found::HasPage } else { Found::HasLibrary })
     } else {
         let file = PathBuf::from(format!("/proc/{pid}/exe"));
-        reach::out_of_reach(&file).is_none().then_some(WithoutPage::StartedWithout)
+        reach::out_of_reach(&file).is_none().then_some(Found::StartedWithout)
     }
 }
 
