@@ -1,4 +1,4 @@
-//! TLS: what is served is what is served without; who may not, is told or closed, in a bounded time.
+//! TLS: what is served is what is served without; who may not, is told or closed in bounded time.
 
 mod common;
 
