@@ -1,4 +1,4 @@
-//! TLS: what is served is what is served without; who may not, is told or closed, in a bounded time.
+//! TLS: what is served is what is served without; who may not, is told or closed in bounded time.
 
 mod common;
 
@@ -375,7 +375,8 @@ fn noise_ends_its_own_connection_only() {
     let mut bytes = Vec::new();
     for len in [2900, 2000] {
         let session = &mut client.stream.get_mut().conn;
-        let request = [format!("set b 0 0 {len}\r\n").as_bytes(), &value(1, len), b"\r\n"].concat();
+        let request =
+            [format!("set b 0 0 {len} noreply\r\n").as_bytes(), &value(1, len), b"\r\n"].concat();
         session.writer().write_all(&request).expect("memory takes all");
         session.write_tls(&mut bytes).expect("memory takes all");
     }

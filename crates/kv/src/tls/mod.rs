@@ -44,7 +44,8 @@ impl Tls {
     /// Reads certificates and keys.
     ///
     /// # Errors
-    /// If a file cannot be read or does not hold what it should: the text says which and what to do.
+    /// If a file cannot be read or does not hold what it should: the text says which, and what to
+    /// do.
     pub fn start(options: Options) -> Result<Tls, String> {
         let config = Arc::new(configure(&options)?);
         Ok(Tls {
