@@ -353,8 +353,7 @@ impl Outside {
             if known.is_some_and(|known| known.apart_since.is_none()) {
                 continue;
             }
-            let found =
-                pages_of(*pid, &self.run_dir).filter(|_| !OUR_OWN.contains(&name.as_str()));
+            let found = pages_of(*pid, &self.run_dir).filter(|_| !OUR_OWN.contains(&name.as_str()));
             let is_apart = found.is_some_and(|found| found != Found::HasPage);
             let since = known.and_then(|known| known.apart_since).unwrap_or(now);
             let anonymous_bytes = if is_apart { process::anonymous_bytes(*pid) } else { 0 };
