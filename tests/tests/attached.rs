@@ -103,7 +103,8 @@ fn figures_of(pid: &str) -> Option<serde_json::Value> {
     let status = told(terrace(&["status", "--json"]));
     let status: serde_json::Value = serde_json::from_str(&status).unwrap();
     let attached = status["attached"].as_array().unwrap();
-    attached.iter().find(|process| process["pid"].to_string() == pid).cloned()
+    let pid: u64 = pid.parse().unwrap();
+    attached.iter().find(|process| process["pid"] == pid).cloned()
 }
 
 fn terrace(arguments: &[&str]) -> Output {
