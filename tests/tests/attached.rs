@@ -103,7 +103,8 @@ fn figures_of(pid: &str) -> Option<serde_json::Value> {
     let status = told(terrace(&["status", "--json"]));
     let status: serde_json::Value = serde_json::from_str(&status).unwrap();
     let attached = status["attached"].as_array().unwrap();
-    attached.iter().find(|process| process["pid"].as_u64() == pid.parse().ok()).cloned()
+    let pid: u64 = pid.parse().unwrap();
+    attached.iter().find(|process| process["pid"] == pid).cloned()
 }
 
 fn terrace(arguments: &[&str]) -> Output {
@@ -1297,7 +1298,7 @@ const IN_A_GUEST: &[(&str, &str)] = &[
 ];
 
 static GUEST: LazyLock<Steps> = LazyLock::new(|| {
-    Steps::new(Guest { kernel: "6.12", memory: "plain", init: "shell" }, IN_A_GUEST, || {
+    Steps::new(Guest { kernel: "6.12", memory: "plain" }, IN_A_GUEST, || {
         vec![("EDGES", compiled("attached_edges.c", &["-static"]))]
     })
 });

@@ -447,9 +447,10 @@ impl Traced {
         ptrace(libc::PTRACE_INTERRUPT as i64, self.tid, 0, 0)?;
         ptrace(libc::PTRACE_CONT as i64, self.tid, 0, 0)?;
         self.wait_for_event_stop()?;
+        // Not before: a handler would come back to where calls are made.
+        self.set_registers(&self.saved)?;
         ptrace(SETSIGMASK, self.tid, 8, &raw const self.mask as u64)?;
         record.is_begun.store(0, Release);
-        self.set_registers(&self.saved)?;
         self.copied_page = record.put_back(self.pid);
         ptrace(libc::PTRACE_DETACH as i64, self.tid, 0, 0)
             .map_err(|error| anyhow!("cannot let thread {} go: {error:#}", self.tid))?;
