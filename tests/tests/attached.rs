@@ -1298,7 +1298,7 @@ const IN_A_GUEST: &[(&str, &str)] = &[
 ];
 
 static GUEST: LazyLock<Steps> = LazyLock::new(|| {
-    Steps::new(Guest { kernel: "6.12", memory: "plain" }, IN_A_GUEST, || {
+    Steps::new(Guest { kernel: "6.12", memory: "plain", init: "shell" }, IN_A_GUEST, || {
         vec![("EDGES", compiled("attached_edges.c", &["-static"]))]
     })
 });

@@ -81,13 +81,14 @@ fn terrace(arguments: &[&str]) -> Finished {
     Program::new(terrace_command()).args(arguments).run()
 }
 
-/// Bytes of a process's data in a tier; `None` while it has no figures.
-fn in_tier(pid: &str, name: &str) -> Option<u64> {
+/// Bytes in a tier of the data of the process that this `terrace run` started; `None` while it has no
+/// figures.
+fn in_tier(run: &str, name: &str) -> Option<u64> {
     let status: Value = serde_json::from_slice(&terrace(&["status", "--json"]).stdout).ok()?;
-    let runs = status["runs"].as_array()?.iter();
-    let processes = runs.filter_map(|run| run["processes"].as_array()).flatten();
-    let process =
-        processes.into_iter().find(|process| process["pid"].as_u64() == pid.parse().ok())?;
+    let run = run.parse::<u64>().ok();
+    let run =
+        status["runs"].as_array()?.iter().find(|about| about["supervisor"].as_u64() == run)?;
+    let process = run["processes"].as_array()?.first()?;
     let tier = process["tiers"].as_array()?.iter().find(|tier| tier["name"] == name)?;
     tier["logical_bytes"].as_u64()
 }
