@@ -8,7 +8,7 @@
  * Two ways to use it:
  *
  *   Link with nothing. All functions are declared weak, and where Terrace is not there they do not exist; the macros (TERRACE_MNALLOC and so on) do then
- *   what a program without Terrace would. So do calls by the functions' own names; through pointers, and in C++ with `::` before the name, look whether they are there. (In a position-dependent executable of an old linker, -Wl,-z,dynamic-undefined-weak keeps them to be found at run time;
+ *   what a program without Terrace would. In C so do calls by the functions' own names; in C++, and through pointers, look whether they are there. (In a position-dependent executable of an old linker, -Wl,-z,dynamic-undefined-weak keeps them to be found at run time;
  *   with the usual PIE nothing is needed.)
  *
  *   Or link with the library: cc $(pkg-config --cflags --libs terrace). Then they are always there, and placements have their effect on caches and TLBs even without
@@ -168,7 +168,7 @@ __attribute__((constructor)) static void terrace_check_debug_build(void) {
 #define TERRACE_ARENA_OF(object) TERRACE_CALL(terrace_arena_of, (object), (terrace_arena)0)
 
 /* A call of a function that is not there would be one of address 0. */
-#ifndef TERRACE_LINKED
+#if !defined TERRACE_LINKED && !defined __cplusplus
 #define mnalloc(size, placement) TERRACE_MNALLOC(size, placement)
 #define mnalloc_aligned(alignment, size, placement) TERRACE_MNALLOC_ALIGNED(alignment, size, placement)
 #define terrace_arena_create(placement) TERRACE_ARENA_CREATE(placement)

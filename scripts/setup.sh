@@ -65,6 +65,7 @@ case $job in test | programs | bench | ci)
     ;;
 esac
 case $job in test | programs | ci)
+    has openssl || missing openssl 'OpenSSL (openssl)'
     has g++ || missing g++ 'a C++ compiler (g++)'
     # Programs that a preloaded library cannot come into.
     has musl-gcc || missing musl-tools 'a C compiler for musl (musl-gcc)'

@@ -182,7 +182,6 @@ fn a_budget_that_cannot_be_kept_is_said_and_the_program_still_finishes() {
     );
 }
 
-/// Memory that Terrace does not manage, by kind; also of a program that has nothing else.
 /// Four threads that wait at once cost the program no more than all of its time.
 #[test]
 fn waits_of_threads_are_not_added_up() {
@@ -197,6 +196,7 @@ fn waits_of_threads_are_not_added_up() {
     assert!(report.number("/slowdown_last_minute") <= 1.0, "{report}");
 }
 
+/// Memory that Terrace does not manage, by kind; also of a program that has nothing else.
 #[test]
 fn memory_out_of_reach_is_told_by_kind() {
     let program = compiled("out_of_reach.c", &[]);

@@ -235,7 +235,7 @@ pub struct DetachArguments {
 
 const SET_HELP: &str = "\
 Memory comes down to a lower limit within some seconds. What was not said stays as it is. Pages leave a tier that is not in the
-list any more as far as another one takes them, but for the kernel's swap. Other settings are those of the program's start.
+list any more as far as another one takes them within the limit, but for the kernel's swap. Other settings are those of the program's start.
 A run that was started with --observe, or with nothing that limits it, cannot be changed.
 
 Examples:

@@ -101,6 +101,7 @@ impl Bounds {
         most(&mut [&mut figures.updated_ns], figures.started_ns.saturating_add(ns));
         most(&mut [&mut figures.counts.stall_ns], ns.saturating_mul(self.threads.max(1)));
         most(&mut [&mut figures.counts.lost_ns, &mut figures.last_minute_ns], ns);
+        most(&mut [&mut figures.last_minute_lost_ns], figures.last_minute_ns);
         most(&mut [&mut figures.counts.cpu_ns], ns.saturating_mul(cpus));
         most(&mut [&mut figures.counts.shared_pages], memory / 4096);
         for tier in &mut figures.tiers {

@@ -41,11 +41,14 @@ const MIB: u64 = 1 << 20;
 /// Refuses a number that was hardly meant as bytes.
 pub fn refuse_bare_number(dram: Dram) -> Result<()> {
     match dram {
-        Dram::Bytes(bytes @ 1..=100) => {
-            bail!("--dram {bytes} is {bytes} bytes; did you mean {bytes}% or {bytes}M?")
+        Dram::Bytes(count @ 1..=100) => {
+            bail!("--dram {count} is {count} bytes; did you mean {count}% or {count}M?")
         }
-        Dram::Bytes(bytes) if (101..MIB).contains(&bytes) => {
-            bail!("{bytes} bytes are too little for --dram; did you mean {bytes}M?")
+        Dram::Bytes(count) if (101..64 << 10).contains(&count) => {
+            bail!("{count} bytes are too little for --dram; did you mean {count}M?")
+        }
+        Dram::Bytes(count) if (64 << 10..MIB).contains(&count) => {
+            bail!("{} are too little for --dram, which takes 1M at least", bytes(count))
         }
         _ => Ok(()),
     }

@@ -4,17 +4,20 @@ use anstyle::{AnsiColor, Style};
 use std::fmt::Write as _;
 
 /// What a line has in it that tells of something amiss.
-const AMISS: [&str; 5] =
-    ["not managed", "could not get below", "silent for", "was killed", "note: "];
+const AMISS: [&str; 4] = ["could not get below", "silent for", "was killed", "note: "];
+/// And of a headline.
+const UNMANAGED: &str = "not managed: ";
 
 /// The text with headlines, which are not indented, in bold, and lines that tell of something amiss
 /// in yellow. `anstream` takes that out again where no terminal shows it.
 pub fn emphasised(text: &str) -> String {
     let mut out = String::new();
     for line in text.lines() {
-        let style = if AMISS.iter().any(|words| line.contains(words)) {
+        let indented = line.starts_with(' ');
+        let is_amiss = AMISS.iter().any(|words| line.contains(words));
+        let style = if is_amiss || !indented && line.contains(UNMANAGED) {
             AnsiColor::Yellow.on_default()
-        } else if line.starts_with(' ') {
+        } else if indented {
             Style::new()
         } else {
             Style::new().bold()
@@ -30,7 +33,7 @@ mod tests {
 
     #[test]
     fn without_a_terminal_the_text_is_as_it_was() {
-        let text = "redis  (for 3s)\n  data 1.0M\n  not managed: 3.0M of other memory\n";
+        let text = "redis  (for 3s)\n  data 1.0M\n  note: 3.0M of other memory\n";
         assert_eq!(anstream::adapter::strip_str(&emphasised(text)).to_string(), text);
         assert!(emphasised(text).contains("\u{1b}["));
     }

@@ -303,8 +303,12 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
     if settings.strict && report.state == "unmanaged" && report.exit_status == Some(125) {
         say("the program was not started (--strict)");
     } else {
-        let text = emphasised(&report_text::text(&report, &settings));
-        let _ = anstream::AutoStream::auto(io::stderr()).write_all(text.as_bytes());
+        let text = report_text::text(&report, &settings);
+        // In one piece: others may write there too.
+        let _ = match anstream::AutoStream::choice(&io::stderr()) {
+            anstream::ColorChoice::Never => io::stderr().write_all(text.as_bytes()),
+            _ => io::stderr().write_all(emphasised(&text).as_bytes()),
+        };
     }
     let again = report_file.as_ref().and_then(ReportFile::again);
     let report_file = match report_file {

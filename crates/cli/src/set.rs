@@ -353,7 +353,9 @@ fn changeable(run: &LiveRun, asked: &SetArguments, names: &[String]) -> Result<N
 fn now_of(about: &About, names: &[String]) -> Option<Now> {
     let slowdown = about.slowdown.as_ref().map(|target| target.parse()).transpose().ok()?;
     let limits = Limits { dram: about.dram.parse().ok()?, slowdown };
-    let tiers = about.tiers_now.as_ref().map_or(Ok(all_of(names)), |list| chosen(list, names));
+    // While no process has a page, nothing is known of them.
+    let list = about.tiers_now.as_ref().filter(|_| names.len() > 1);
+    let tiers = list.map_or(Ok(all_of(names)), |list| chosen(list, names));
     Some(Now { limits, model: model_of(about), tiers: tiers.ok()? })
 }
 

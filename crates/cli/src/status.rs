@@ -132,14 +132,14 @@ pub fn run(arguments: &StatusArguments) -> Result<u8> {
     std::thread::sleep(FIRST_WAIT);
     loop {
         let status = look(&mut before);
-        let text = if arguments.json {
-            serde_json::to_string(&status)? + "\n"
+        let mut out = io::stdout().lock();
+        let written = if arguments.json {
+            writeln!(out, "{}", serde_json::to_string(&status)?)
         } else {
-            emphasised(&text(&status))
+            anstream::AutoStream::auto(&mut out).write_all(emphasised(&text(&status)).as_bytes())
         };
-        let mut out = anstream::AutoStream::auto(io::stdout().lock());
         // Whoever reads it may have seen enough.
-        if out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_err()
+        if written.and_then(|()| out.flush()).is_err()
             || !arguments.watch
             || (status.runs.is_empty() && status.attached.is_empty())
         {

@@ -13,7 +13,7 @@ use serde_json::json;
 use std::fmt::Write as _;
 use std::io::Write as _;
 
-/// Rows of the terminal's picture, at most, and what a row has beside its windows.
+/// What a row of the terminal's picture has beside its windows, and its rows at most.
 const MARGIN: usize = 2;
 const ROWS: usize = 24;
 /// Rows of the pictures in the SVG file, at most.
@@ -32,8 +32,9 @@ struct Reported {
 /// Runs the subcommand; the result is the exit status.
 pub fn run(arguments: &TiersArguments) -> Result<u8> {
     let name = arguments.file.display();
-    let text = std::fs::read_to_string(&arguments.file).with_context(|| name.to_string())?;
-    let reported: Reported = serde_json::from_str(&text)
+    // What is no report is not read to its end, which it may not have.
+    let file = std::fs::File::open(&arguments.file).with_context(|| name.to_string())?;
+    let reported: Reported = serde_json::from_reader(std::io::BufReader::new(file))
         .with_context(|| format!("{name} is no report of `terrace run --report`"))?;
     let Some(placement) = reported.placement else {
         bail!(

@@ -452,7 +452,8 @@ impl Tree {
             let own = |bytes: u64| (bytes as f64 * of_need) as u64;
             let lost_ns = image.lost_ns.saturating_sub(member.lost_ns);
             self.lost_s += lost_ns as f64 / 1e9;
-            member.lost_ns = image.lost_ns;
+            // What is waited of late counts in full until it is judged.
+            member.lost_ns = member.lost_ns.max(image.lost_ns);
             let stuck = image.at_floor || image.state == State::Frozen;
             at_floor &= stuck;
             member.floor =

@@ -207,7 +207,11 @@ impl Connection {
                     self.look_ahead(server);
                 }
                 Ok(false) => return Wait::Closed,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Wait::Stream,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    // Of an encrypted stream there may be more, of which none was content.
+                    let more = self.session().is_some_and(|session| !session.drained);
+                    return if more { Wait::Turn } else { Wait::Stream };
+                }
                 Err(error) => {
                     let malformed = error.kind() == io::ErrorKind::InvalidData;
                     if malformed && server.verbosity.load(Relaxed) > 0 {

@@ -184,7 +184,7 @@ struct Worker {
     vacant: Vec<usize>,
     buffers: Buffers,
     ready: VecDeque<Token>,
-    /// Listeners whose clients wait because no descriptor was free.
+    /// Listeners whose clients wait because no descriptor was free, or too many handshakes are under way.
     stalled: Vec<usize>,
     /// When handshakes that take too long were last looked for.
     looked: Instant,

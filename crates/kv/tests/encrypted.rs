@@ -7,7 +7,7 @@ use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, ClientConnection, HandshakeKind, RootCertStore, StreamOwned};
-use std::io::{BufReader, ErrorKind, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -82,6 +82,17 @@ fn free_port() -> u16 {
     listener.local_addr().expect("it has an address").port()
 }
 
+/// Whether this server answers. Another test's may have taken the port.
+fn is_of(pid: u32, socket: TcpStream) -> bool {
+    let asked =
+        socket.set_read_timeout(Some(PATIENCE)).and_then(|()| (&socket).write_all(b"stats\r\n"));
+    let lines = BufReader::new(socket).lines().map_while(Result::ok);
+    let pids = lines
+        .take_while(|line| line != "END")
+        .find_map(|line| line.strip_prefix("STAT pid ").and_then(|pid| pid.parse::<u32>().ok()));
+    asked.is_ok() && pids == Some(pid)
+}
+
 impl Both {
     fn start(options: &str, flags: &[&str]) -> Both {
         let begun = Instant::now();
@@ -93,7 +104,9 @@ impl Both {
             let mut server = Server(command.spawn().expect("it starts"));
             // Another test may have taken a port meanwhile.
             while server.0.try_wait().expect("it is our child").is_none() {
-                if TcpStream::connect(("127.0.0.1", plain)).is_ok() {
+                if let Ok(socket) = TcpStream::connect(("127.0.0.1", plain))
+                    && is_of(server.0.id(), socket)
+                {
                     return Both { server, tls, plain };
                 }
                 assert!(begun.elapsed() < PATIENCE, "the server does not listen");

@@ -145,6 +145,8 @@ pub(crate) struct Measure {
     looks: Looks,
     /// What [`Looks::add_lost`] said last.
     last_minute: (u64, u64),
+    /// The scan after which that was.
+    judged_scan_ns: u64,
     runs: Box<[Run]>,
 }
 
@@ -212,6 +214,7 @@ impl Measure {
             published_ns: 0,
             looks: Looks::new(),
             last_minute: (0, 0),
+            judged_scan_ns: 0,
             runs: vec![Run::default(); 1024].into(),
         }
     }
@@ -439,7 +442,11 @@ impl Measure {
         self.kept.add(physical, budget, pager.mover.at_floor.load(Relaxed), seconds);
         if now_ns - self.published_ns >= PUBLISH_EVERY_NS {
             self.published_ns = now_ns;
-            self.last_minute = self.looks.add_lost(account, now_ns);
+            // Of the kernel's swap a scan tells, and tells of all time since the one before.
+            if pager.swap().is_none() || self.judged_scan_ns != self.scanned_ns {
+                self.judged_scan_ns = self.scanned_ns;
+                self.last_minute = self.looks.add_lost(account, now_ns);
+            }
             self.publish(pager, now_ns, logical, physical, budget);
         }
     }
@@ -490,8 +497,7 @@ impl Pager {
     pub fn tell_counts(&self) {
         let Some(page) = self.stats() else { return };
         let account = &self.account;
-        let looked_ns = page.updated_ns.load(Relaxed).max(page.started_ns.load(Relaxed));
-        page.counts.write(&account.read_counts(looked_ns));
+        page.counts.write(&account.read_counts(page.started_ns.load(Relaxed)));
         for (index, (tier, field)) in self.tiers.iter().zip(&page.tiers).enumerate() {
             field
                 .pages

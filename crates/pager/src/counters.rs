@@ -31,6 +31,8 @@ pub(crate) struct Account {
     /// meanwhile.
     pub judged_stall_ns: AtomicU64,
     pub judged_stall_cpu_ns: AtomicU64,
+    /// When that was; 0 before it was first.
+    pub looked_ns: AtomicU64,
     /// Pages found shared with a child since the last scan.
     pub shared_tries: AtomicU64,
     /// When all pages were looked at last, ms.
@@ -53,6 +55,7 @@ impl Account {
             stall_cpu_ns: AtomicU64::new(0),
             judged_stall_ns: AtomicU64::new(0),
             judged_stall_cpu_ns: AtomicU64::new(0),
+            looked_ns: AtomicU64::new(0),
             shared_tries: AtomicU64::new(0),
             scanned_ms: AtomicU64::new(0),
             threads: Lock::new(Vec::new()),
@@ -90,9 +93,10 @@ impl Account {
         unsafe { self.threads.reset_after_fork() };
         self.threads.lock().clear();
         self.counts.write(&Counted::default());
-        for count in [&self.stall_cpu_ns, &self.judged_stall_ns, &self.judged_stall_cpu_ns] {
-            count.store(0, Relaxed);
-        }
+        self.stall_cpu_ns.store(0, Relaxed);
+        self.judged_stall_ns.store(0, Relaxed);
+        self.judged_stall_cpu_ns.store(0, Relaxed);
+        self.looked_ns.store(0, Relaxed);
         self.shared_tries.store(0, Relaxed);
     }
 }

@@ -19,6 +19,7 @@ use std::mem::offset_of;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use std::time::Duration;
 use terrace_os::{self as sys, Errno, PAGE};
+use terrace_tiers::Tier;
 
 /// What the process may have is looked up again, and what it has committed is told, after so much
 /// more was committed …
@@ -79,6 +80,10 @@ impl Pager {
         for (field, tier) in page.tiers.iter().zip(&self.tiers) {
             stats::set_text(&field.name, &tier.spec.name);
             field.file_bytes.store(if tier.files().is_some() { 0 } else { u64::MAX }, Relaxed);
+        }
+        if forked && self.tiers.iter().any(Tier::is_disabled) {
+            let enabled = self.tiers.iter().enumerate().filter(|(_, tier)| !tier.is_disabled());
+            page.tiers_told.store(enabled.fold(0, |bits, (number, _)| bits | 1 << number), Relaxed);
         }
         stats::set_text(&page.program, &crate::pager::program_name());
         page.magic.store(stats::MAGIC, Release);

@@ -59,13 +59,13 @@ impl Looks {
             let now = all.load(Relaxed);
             now.saturating_sub(judged.swap(now, Relaxed))
         };
-        // In this order: of what comes between, CPU time is not seen without its stall.
         let stall_cpu_ns = newly(&account.stall_cpu_ns, &account.judged_stall_cpu_ns);
         let stall_ns = newly(&account.stall_ns, &account.judged_stall_ns);
         let lost_before_ns = account.lost_ns.load(Relaxed);
         let elapsed_ns = now_ns.saturating_sub(then_ns);
         let lost_ns = lost_before_ns + lost_ns(elapsed_ns, stall_ns, stall_cpu_ns, ran_since_ns);
         account.lost_ns.store(lost_ns, Relaxed);
+        account.looked_ns.store(now_ns, Relaxed);
         if self.minute.back().is_none_or(|(at_ns, _)| then_ns.saturating_sub(*at_ns) >= SECOND_NS) {
             self.minute.push_back((then_ns, lost_before_ns));
         }
@@ -90,11 +90,12 @@ impl Account {
         self.stall_cpu_ns.fetch_add(ran_ns, Relaxed);
     }
 
-    /// All counts now. What was waited since the last look, which was no sooner than `looked_ns`,
+    /// All counts now, of a process that began at `started_ns`. What was waited since the last look
     /// counts as lost, since nothing is known of other threads; makes no system call.
-    pub fn read_counts(&self, looked_ns: u64) -> Counted {
+    pub fn read_counts(&self, started_ns: u64) -> Counted {
         let mut counted = self.counts.read();
         let waited_ns = counted.stall_ns.saturating_sub(self.judged_stall_ns.load(Relaxed));
+        let looked_ns = self.looked_ns.load(Relaxed).max(started_ns);
         counted.lost_ns += waited_ns.min(sys::now_ns().saturating_sub(looked_ns));
         counted
     }

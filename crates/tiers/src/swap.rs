@@ -269,9 +269,12 @@ impl Swap {
 
     /// Whether it is worth trying to put pages there.
     pub fn accepts(&self) -> bool {
-        self.room_pages.load(Relaxed) > 0
-            && !self.refused.load(Relaxed)
-            && !self.disabled.load(Relaxed)
+        self.has_room() && !self.disabled.load(Relaxed)
+    }
+
+    /// Whether the kernel would take some.
+    pub fn has_room(&self) -> bool {
+        self.room_pages.load(Relaxed) > 0 && !self.refused.load(Relaxed)
     }
 
     /// From now on nothing is to be put there, or something is again.

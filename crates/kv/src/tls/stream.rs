@@ -151,7 +151,8 @@ impl Read for TlsStream {
                 self.drained &= filled < room.len();
                 return Ok(filled);
             }
-            if self.drained {
+            // After records without content others have their turn; `drained` tells that there is more.
+            if self.drained || receives >= RECEIVES_MAX {
                 return Err(io::ErrorKind::WouldBlock.into());
             }
             receives += 1;

@@ -113,9 +113,13 @@ impl Pager {
         self.account.promoted_pages.fetch_add(1, Relaxed);
         if let Some((tier, swap)) = self.swap() {
             // While swap is being taken away, nobody waits for what comes back.
-            if swap.accepts() {
-                // The kernel works in the thread that touched it.
-                self.account.add_stall(0, self.fault_cost.of_swap_ns());
+            if swap.has_room() {
+                let ns = self.fault_cost.of_swap_ns();
+                // But for a disk, the kernel works in the thread that touched it.
+                match swap.kind() {
+                    SwapKind::Disk => self.account.add_stall(ns, 0),
+                    _ => self.account.add_stall(0, ns),
+                }
             }
             tier.stats.count_fault();
         }

@@ -165,10 +165,17 @@ impl Mover {
         if tight {
             self.tidy_pools(now_ns);
         }
+        self.follow_list_of_tiers(now_ns);
         let stressed = self.stress(now_ns);
         let budget = pager.account.budget_bytes.load(Relaxed);
         if budget == u64::MAX && self.placer.is_none() {
-            return if stressed { Duration::from_millis(1) } else { self.idle_tick(u64::MAX) };
+            return if self.empty_disabled(budget, 0, now_ns) {
+                PLACE_TICK
+            } else if stressed {
+                Duration::from_millis(1)
+            } else {
+                self.idle_tick(u64::MAX)
+            };
         }
         if self.tell_returns.is_due(now_ns) {
             self.tell_returns(now_ns);
@@ -176,7 +183,6 @@ impl Mover {
         if self.tell_samples.is_due(now_ns) {
             self.tell_samples(now_ns);
         }
-        self.follow_list_of_tiers(now_ns);
         let watermark = self.low_watermark(budget, now_ns);
         pager.mover.low_watermark.store(watermark, Relaxed);
         if let Some(far) = &mut self.far {
@@ -189,7 +195,7 @@ impl Mover {
         if let Some(huge) = &mut self.huge {
             huge.look(pager, &mut *self.policy, &self.measure.views, self.measure.scanned_ns);
         }
-        let empties = self.empty_disabled(now_ns);
+        let empties = self.empty_disabled(budget, watermark, now_ns);
         let moves_on = self.place(budget, watermark, now_ns) || empties;
         let physical = pager.physical_bytes();
         if physical <= budget {

@@ -290,7 +290,7 @@ impl Placer {
         entry: Entry,
         step: moves::Move,
     ) -> (usize, bool) {
-        let to = usize::from(step.to);
+        let to = pager.enabled_tier(usize::from(step.to));
         let mut went = 0;
         if self.from == 0 && entry.region.evicted.load(Relaxed) > 0 {
             went += evictor.recompress(pager, entry, to, Which::All).pages as usize;

@@ -8,6 +8,7 @@ use crate::mover::far::Far;
 use crate::mover::huge::Huge;
 use crate::mover::idle_restore::IdleRestore;
 use crate::mover::placing::Placer;
+use crate::mover::upkeep::Emptying;
 use crate::moves::MoveReason;
 use crate::pager::Pager;
 use crate::pages::table::REGION;
@@ -42,10 +43,10 @@ const TRY_AGAIN_EVERY_NS: u64 = 1_000_000_000;
 /// One is packed at a time.
 pub(super) const POOLS_AT_ONCE: u32 = 32;
 const POOLS_EVERY_NS: u64 = 5_000_000;
-/// Between two looks at which tiers are to take pages, and between two times that what stayed in
-/// those that are not is tried to be moved out.
+/// Between two looks at which tiers are to take pages.
 const FOLLOW_TIERS_EVERY_NS: u64 = 100_000_000;
-const EMPTY_AGAIN_EVERY_NS: u64 = 10_000_000_000;
+/// So long a fork's child leaves pages in disabled tiers.
+const FORKED_RESTS_NS: u64 = 10_000_000_000;
 /// Pages taken at a time (twice as many of a region, if that much room is needed), and while a
 /// thread waits for room: 0.2 ms with lz4.
 pub(super) const AT_ONCE: usize = 32;
@@ -111,9 +112,7 @@ pub(super) struct Mover {
     pub tidy_pools: Every,
     /// The list of tiers may have changed.
     pub follow_tiers: Every,
-    /// When disabled tiers are to be emptied again, and the region to go on with.
-    pub empty_again: Every,
-    pub emptied_region: RegionId,
+    pub emptying: Emptying,
 }
 
 impl Mover {
@@ -162,8 +161,8 @@ impl Mover {
             tidied_region: 0,
             tidy_pools: Every::new(POOLS_EVERY_NS, 0),
             follow_tiers: Every::new(FOLLOW_TIERS_EVERY_NS, 0),
-            empty_again: Every::new(EMPTY_AGAIN_EVERY_NS, 0),
-            emptied_region: 0,
+            // A fork's parent has the same pages, and the same to do.
+            emptying: Emptying::new(if pager.is_forked() { now_ns + FORKED_RESTS_NS } else { 0 }),
         }
     }
 

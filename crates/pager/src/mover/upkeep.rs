@@ -1,12 +1,42 @@
 //! What is done now and then beside evicting: pools are packed, files give back what was freed in
-//! them, and the kernel's swap is looked at.
+//! them, the kernel's swap is looked at, and pages move out of tiers that were disabled.
 
 use super::state::{Mover, POOLS_AT_ONCE, SLICE_NS};
 use crate::evict::Which;
 use std::sync::atomic::Ordering::Relaxed;
 use terrace_os as sys;
-use terrace_policy::victims::Reason;
+use terrace_policy::victims::{Reason, RegionId};
 use terrace_tiers::Tier;
+
+/// A pass over disabled tiers that moved nothing is followed by a rest, the least and the longest,
+/// ns.
+const REST_MIN_NS: u64 = 10_000_000_000;
+const REST_MAX_NS: u64 = 3_600_000_000_000;
+
+/// How far the mover is with moving pages out of disabled tiers.
+pub(super) struct Emptying {
+    /// The tier and the region to go on with.
+    tier: usize,
+    region: RegionId,
+    /// Pages that went in this pass over all of them.
+    moved: u64,
+    /// No pass goes on before this time.
+    again_ns: u64,
+    rest_ns: u64,
+}
+
+impl Emptying {
+    /// From this time on.
+    pub fn new(from_ns: u64) -> Emptying {
+        Emptying { tier: 1, region: 0, moved: 0, again_ns: from_ns, rest_ns: REST_MIN_NS }
+    }
+
+    fn end_pass(&mut self, now_ns: u64) {
+        let rest_ns = if self.moved > 0 { REST_MIN_NS } else { self.rest_ns };
+        *self =
+            Emptying { rest_ns: (rest_ns * 2).min(REST_MAX_NS), ..Emptying::new(now_ns + rest_ns) };
+    }
+}
 
 impl Mover {
     /// Pages that come back leave holes in their regions' pools. Where pages leave again, those are
@@ -38,45 +68,52 @@ impl Mover {
             let disabled = told != 0 && told >> number & 1 == 0;
             if tier.is_disabled() != disabled {
                 tier.set_disabled(disabled);
-                self.empty_again.done(0);
+                self.emptying = Emptying::new(now_ns);
             }
         }
     }
 
-    /// Moves pages out of disabled tiers for a slice of time; true while there are more. What no
-    /// other tier takes stays there until it is touched, and is tried again once in a while. Pages
-    /// in the kernel's swap stay.
-    pub(super) fn empty_disabled(&mut self, now_ns: u64) -> bool {
+    /// Moves pages out of disabled tiers for a slice of time, while there is room for them within the
+    /// budget; true while there are more. What no other tier takes stays there until it is
+    /// touched, and is tried again ever more seldom. Pages in the kernel's swap stay.
+    pub(super) fn empty_disabled(&mut self, budget: u64, watermark: u64, now_ns: u64) -> bool {
         let pager = self.pager;
-        let emptied = |number: &usize| {
+        let is_left = |number: &usize| {
             let tier = &pager.tiers[*number];
             tier.is_disabled() && tier.is_ours() && tier.stats.pages() > 0
         };
-        let Some(from) = (1..pager.tiers.len()).find(emptied) else { return false };
-        let to = pager.enabled_tier(from);
-        if pager.tiers[to].is_disabled() || pager.pause_asked() || !self.empty_again.is_due(now_ns)
-        {
+        if now_ns < self.emptying.again_ns || !(1..pager.tiers.len()).any(|tier| is_left(&tier)) {
             return false;
         }
+        // Above that the mover makes room, which it could not do where what is disabled is denser.
+        let until = budget.saturating_sub(watermark / 2);
+        let goes_on = || !pager.pause_asked() && pager.physical_bytes() < until;
         let (demoted, deadline) = (self.demoted(), sys::now_ns() + SLICE_NS);
-        while sys::now_ns() < deadline {
-            if self.emptied_region >= pager.table.len() {
-                // All were looked at.
-                self.emptied_region = 0;
-                self.empty_again.done(now_ns);
+        while goes_on() && sys::now_ns() < deadline {
+            let Some(from) = (self.emptying.tier..pager.tiers.len()).find(is_left) else {
+                self.emptying.end_pass(now_ns);
                 break;
+            };
+            if from != self.emptying.tier {
+                (self.emptying.tier, self.emptying.region) = (from, 0);
             }
-            let entry = pager.table.by_number(self.emptied_region);
+            let to = pager.enabled_tier(from);
+            if pager.tiers[to].is_disabled() || self.emptying.region >= pager.table.len() {
+                (self.emptying.tier, self.emptying.region) = (from + 1, 0);
+                continue;
+            }
+            pager.yield_if_due();
+            let entry = pager.table.by_number(self.emptying.region);
             if entry.region.evicted.load(Relaxed) > 0 {
-                self.evictor.recompress(pager, entry, to, Which::In(from));
+                let done = self.evictor.recompress(pager, entry, to, Which::In(from));
+                self.emptying.moved += u64::from(done.pages);
             }
-            if pager.pause_asked() {
-                break;
+            if !pager.pause_asked() {
+                self.emptying.region += 1;
             }
-            self.emptied_region += 1;
         }
         self.count(Reason::Recompressed, demoted);
-        self.empty_again.is_due(now_ns)
+        now_ns >= self.emptying.again_ns && goes_on()
     }
 
     pub(super) fn tidy_files(&mut self, now_ns: u64) {
