@@ -136,7 +136,7 @@ static void cache_destroy(struct cache *cache) {
 
 /* ---- A program that uses it ---- */
 
-enum { KEYS = 100000, REQUESTS = 3000000, VALUE = 80 };
+enum { KEYS = 100000, REQUESTS = 20000000, VALUE = 80 };
 
 static uint64_t random_state = 1;
 

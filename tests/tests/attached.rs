@@ -5,7 +5,6 @@
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{LazyLock, OnceLock};
 use std::time::{Duration, Instant};
 use terrace_tests::{
@@ -844,17 +843,10 @@ impl Group {
             ("/sys/fs/cgroup", "cgroup.freeze", ["1", "0"]),
         ];
         let made = kinds.map(|(root, state, words)| {
-            // Tests that run at once have one each.
-            static NEXT: AtomicU32 = AtomicU32::new(0);
-            let number = NEXT.fetch_add(1, Relaxed);
-            let name = format!("terrace-attached-{}-{number}", std::process::id());
-            let path = Path::new(root).join(name);
+            let path = Path::new(root).join(format!("terrace-attached-{}", std::process::id()));
             std::fs::create_dir(&path).ok()?;
-            if !path.join(state).exists() {
-                let _ = std::fs::remove_dir(&path);
-                return None;
-            }
-            Some(Group { path, state, words })
+            let group = Group { path, state, words };
+            group.path.join(state).exists().then_some(group)
         });
         made.into_iter().flatten().collect()
     }
@@ -1205,18 +1197,19 @@ fn what_processes_of_a_group_share_counts_once() {
         [vec![target.pid()], first.clone(), second].concat()
     };
     wait_for("all of them", || (pids().len() == 4).then_some(()));
+    // All have touched it.
+    std::thread::sleep(Duration::from_millis(500));
     pids().iter().for_each(|pid| group.add(pid));
     told(terrace(&["attach", "--outside", "--cgroup", path, "--dram", "1G"]));
     let figures = wait_for("the figures", || {
         let figures = told(terrace(&["status", "--json"]));
         let figures: serde_json::Value = serde_json::from_str(&figures).unwrap();
         let all = figures["attached"].as_array().unwrap();
-        let figures = all.iter().find(|each| each["program"] == path && each["children"] == 3)?;
-        // All have touched it, and none has a copy of its own any more.
-        let shared = figures["shared_bytes"].as_u64()? >> 20;
-        let settled = (55..70).contains(&shared) && figures["resident_bytes"].as_u64()? < 120 << 20;
-        settled.then(|| figures.clone())
+        all.iter().find(|each| each["program"] == path && each["children"] == 3).cloned()
     });
+    let shared = figures["shared_bytes"].as_u64().unwrap() >> 20;
+    assert!((55..70).contains(&shared), "{figures:#}");
+    assert!(figures["resident_bytes"].as_u64().unwrap() < 120 << 20, "{figures:#}");
     told(terrace(&["detach", &figures["pid"].to_string()]));
     for pid in pids().iter().rev() {
         // SAFETY: no memory is involved; processes of this test's.
@@ -1294,8 +1287,7 @@ const IN_A_GUEST: &[(&str, &str)] = &[
     (
         "attach",
         "mkfifo in; EDGES waits <in >out & pid=$!; exec 3>in; until grep ready out; do sleep 0.2; done; \
-         TERRACE attach $pid --dram 12M; for try in $(seq 300); do TERRACE status --json >report.json; \
-         grep -Eq '\"evicted_pages\": ?[0-9]{5}' report.json && break; sleep 0.5; done; TERRACE detach $pid; \
+         TERRACE attach $pid --dram 12M; sleep 5; TERRACE status --json >report.json; TERRACE detach $pid; \
          status=$?; exec 3>&-; wait $pid || status=$?; cat out; exit $status",
     ),
     (
@@ -1316,7 +1308,7 @@ fn on_linux_6_12_pages_leave_and_come_back() {
     let Some(attach) = GUEST.outcome("attach") else { return };
     assert!(attach.status == 0 && attach.stdout.contains(" wrong 0 "), "{attach:?}");
     let figures = &attach.report()["attached"][0];
-    assert!(figures["evicted_pages"].as_u64() >= Some(10_000), "{figures:#}");
+    assert!(figures["evicted_pages"].as_u64() > Some(10_000), "{figures:#}");
 }
 
 #[test]

@@ -48,12 +48,6 @@ impl Channel {
         Ok(Channel { listener, silent: Vec::new() })
     }
 
-    /// Forgets those that have connected and not asked, of a process whose descriptors are shared: theirs
-    /// may be other files by now, and are not closed.
-    pub fn forget_silent(&mut self) {
-        std::mem::forget(std::mem::take(&mut self.silent));
-    }
-
     /// What to wait for.
     pub fn descriptors(&self) -> impl Iterator<Item = i32> {
         let silent = self.silent.iter().map(|(stream, _)| stream.as_raw_fd());

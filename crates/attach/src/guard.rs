@@ -76,20 +76,17 @@ pub fn rescue(target: i32, injection: &'static Injection) {
         return;
     }
     let traced = (0..TRIES).find_map(|_| {
-        let is_adopted = injection.is_under_way();
-        match is_adopted {
+        match injection.is_under_way() {
             true => Traced::adopt(target, injection),
             false => injection.prepare(target).and_then(|()| stop_any_thread(target, injection)),
         }
         .ok()
-        .map(|traced| (traced, is_adopted))
     });
-    if let Some((mut traced, is_adopted)) = traced {
+    if let Some(mut traced) = traced {
         if base != 0 {
             // It may have begun a stub since.
             crate::stub::end_unknown(target, injection);
-            // Another thread may be another program's, which has something else there.
-            let _ = match is_adopted && injection.is_fresh.load(Acquire) == 1 {
+            let _ = match injection.is_fresh.load(Acquire) == 1 {
                 true => crate::stub::unmap_fresh(&mut traced, base),
                 false => crate::stub::unmap(&mut traced, target, base),
             };
@@ -127,17 +124,9 @@ fn take_over(keeper: &mut Keeper) {
         let _ = sys::wake(space.uffd.as_raw_fd(), PAGE, ADDRESSES - PAGE);
     }
     // Whoever touches memory that cannot be left yet waits for this process.
-    keeper.channel.forget_silent();
-    while let Err(error) = keeper.leave() {
-        if sys::wait_readable(keeper.pidfd.as_raw_fd(), 0) || keeper.memory_is_gone() {
-            return;
-        }
+    while keeper.leave().is_err() && !sys::wait_readable(keeper.pidfd.as_raw_fd(), 0) {
         for _ in 0..AGAIN_MS / 20 {
             keeper.serve_for(20);
-            while let Some(mut request) = keeper.channel.next() {
-                let why = format!("error the keeper was killed, and the guard goes on: {error:#}");
-                request.answer(&why);
-            }
         }
         take_landed(keeper);
     }
@@ -157,13 +146,11 @@ fn open_spaces(keeper: &mut Keeper) {
         let uffd = unsafe { OwnedFd::from_raw_fd(shared.uffd.load(Relaxed)) };
         // SAFETY: as above; only borrowed.
         let table = unsafe { BorrowedFd::borrow_raw(shared.table.load(Relaxed)) };
-        // Without it, threads that touch the pages would read zeros once this process ends. Memory
-        // or descriptors may come back.
-        let table = loop {
-            match table.try_clone_to_owned().map_err(anyhow::Error::from).and_then(Table::of) {
-                Ok(table) => break table,
-                Err(_) => std::thread::sleep(std::time::Duration::from_millis(10)),
-            }
+        let Ok(table) = table.try_clone_to_owned().map_err(anyhow::Error::from).and_then(Table::of)
+        else {
+            // Its pages stay out, and who touches them waits.
+            std::mem::forget(uffd);
+            continue;
         };
         let out =
             table.known(0, ADDRESSES).filter(|(_, word)| word.slot().is_some()).count() as u64;

@@ -227,7 +227,7 @@ impl Keeper {
     }
 
     /// Whether no process has the target's memory any more.
-    pub fn memory_is_gone(&self) -> bool {
+    fn memory_is_gone(&self) -> bool {
         let probe = |space: &Space| sys::zero_page(space.uffd.as_raw_fd(), sys::PAGE);
         self.spaces[0].as_ref().is_none_or(|space| probe(space) == Err(libc::ESRCH))
     }
@@ -311,7 +311,6 @@ impl Keeper {
         let started = sys::now_ns();
         self.frozen = true;
         self.restore_everything();
-        self.over |= self.memory_is_gone();
         if self.shared.journaled.load(Acquire) > 0 && !self.over {
             bail!("pages on their way out cannot be read: who touches them waits");
         }
@@ -357,8 +356,7 @@ impl Keeper {
             return Ok(());
         }
         self.stub.kill();
-        // A thread of another program is not stopped.
-        if sys::wait_readable(self.pidfd.as_raw_fd(), 0) || self.memory_is_gone() {
+        if sys::wait_readable(self.pidfd.as_raw_fd(), 0) {
             return Ok(());
         }
         let injection = &self.shared.injection;

@@ -411,8 +411,8 @@ impl Keeper {
             self.restore_space(number);
             let Some(space) = &self.spaces[number] else { continue };
             if space.out > 0 {
-                // It has ended. Children are still to get theirs.
-                if number == 0 && !self.memory_is_gone() {
+                // It has ended.
+                if number == 0 {
                     return;
                 }
                 self.drop_space(number);
