@@ -4,7 +4,7 @@
 use serde_json::Value;
 use std::os::unix::process::ExitStatusExt;
 use std::time::{Duration, Instant};
-use terrace_tests::{Finished, Program, Terrace, compiled, terrace_command};
+use terrace_tests::{Finished, Program, Terrace, compiled, machine, terrace_command};
 
 const MODELS: [&str; 7] =
     ["terrace-cost", "tierscape", "tierscape-artifact", "waterfall", "hemem*", "gswap*", "tmo*"];
@@ -23,6 +23,7 @@ fn pages(window: &Value, what: &str) -> u64 {
 
 #[test]
 fn every_model_moves_regions_and_no_byte_is_wrong() {
+    let _machine = machine();
     let directory = tempfile::tempdir().expect("a temporary directory can be made");
     let tiers = format!("dram,lz4,zstd:1,zstd:3@file:{}", directory.path().display());
     for model in MODELS {
@@ -44,6 +45,8 @@ fn every_model_moves_regions_and_no_byte_is_wrong() {
 
 #[test]
 fn the_knob_says_how_much_is_saved() {
+    // Beside others the program, and the mover, get less done in its seconds.
+    let _machine = machine();
     let cost = |knob: &str| {
         let finished = placed("terrace-cost", knob, "dram,lz4,zstd:1", "6");
         let report = finished.report();
@@ -51,17 +54,10 @@ fn the_knob_says_how_much_is_saved() {
         let costs = windows.iter().filter_map(|window| window["cost"].as_f64());
         costs.fold(f64::INFINITY, f64::min)
     };
-    // Everything is in DRAM in the first of the program's seconds, and for longer where it has
-    // little of a CPU. So the window counts in which memory cost least, of three runs at most.
-    let mut told = Vec::new();
-    while told.len() < 3 {
-        let (speed, saving) = (cost("1"), cost("0"));
-        if saving < 0.95 && speed > saving {
-            return;
-        }
-        told.push((speed, saving));
-    }
-    panic!("{told:?}");
+    // Everything is in DRAM in the first of the program's seconds. So the window counts in which
+    // memory cost least.
+    let (speed, saving) = (cost("1"), cost("0"));
+    assert!(saving < 0.95 && speed > saving, "{speed} and {saving}");
 }
 
 #[test]
@@ -113,6 +109,7 @@ fn expect_soon(what: &str, holds: impl Fn() -> bool) {
 /// come to it again when it is put back. No byte is wrong.
 #[test]
 fn the_list_of_tiers_changes_while_a_program_runs() {
+    let _machine = machine();
     let limited = Terrace::within("24M");
     let placed =
         ["--knob", "0", "--window", "0.5s"].into_iter().fold(Terrace::default(), Terrace::and);
