@@ -442,7 +442,8 @@ impl Pager {
             let stats = &self.tiers[usize::from(*tier)].stats;
             stats.count_fault();
             stats.record_restore((now_ns - start_ns) / claims.len() as u64);
-            self.back(
+            entry.region.restores.fetch_add(1, Relaxed);
+            self.settle_back(
                 entry,
                 address,
                 *claim,

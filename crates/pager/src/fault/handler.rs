@@ -321,7 +321,8 @@ impl Pager {
         self.count_restored(entry, 1);
         tier.stats.count_fault();
         tier.stats.record_restore(now_ns - start_ns);
-        self.back(entry, address, claim, page, now_ms, copy);
+        entry.region.restores.fetch_add(1, Relaxed);
+        self.settle_back(entry, address, claim, page, now_ms, copy);
         tools.laps.lap(FaultStep::After);
         self.trace.fault(address, &mut tools.laps);
         Outcome::Done
@@ -335,20 +336,6 @@ impl Pager {
     /// What becomes of a page that comes back after `out_ms`.
     pub(crate) fn returned(&self, claim: Snapshot, out_ms: u64) -> Return {
         returned(claim.returns(), out_ms, self.mover.soon_ms.load(Relaxed))
-    }
-
-    /// Ends a claim whose page came back now because it was asked for.
-    pub(crate) fn back(
-        &self,
-        entry: &Entry,
-        address: usize,
-        claim: Snapshot,
-        page: Return,
-        now_ms: u64,
-        copy: Option<Location>,
-    ) {
-        entry.region.restores.fetch_add(1, Relaxed);
-        self.settle_back(entry, address, claim, page, now_ms, copy);
     }
 
     /// Ends a claim whose page came back now because the program wants it, or may.
