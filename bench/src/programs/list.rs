@@ -123,6 +123,7 @@ print \"$sum\\n\";
 /// A server that is filled with 400 MiB and asked by 16 connections.
 fn server(directory: &Path, protocol: &str, command: &str) -> anyhow::Result<Vec<String>> {
     let terrace = crate::machine::terrace()?;
+    // A server that gives up root makes its socket after that.
     let script = format!(
         "socket=$(mktemp -u {directory}/socket.XXXXXX); umask 0; chmod 777 {directory}; {command} >/dev/null & server=$!
          until [ -S \"$socket\" ]; do sleep 0.01; done
