@@ -112,6 +112,9 @@ enum What {
     Honesty(programs::Options),
     /// `terrace run` with nothing said of memory, beside a group whose limit follows pressure
     Slowdown(programs::slowdown::Options),
+    /// What `terrace plan` expects of its settings, against what they do, on whole programs (as
+    /// root)
+    Plans(programs::plans::Options),
     /// How policies follow a load that changes: throughput over time, time to recover, moves
     Adapt(adapt::Options),
     /// What sampling costs a program whose memory stays where it is
@@ -272,6 +275,7 @@ fn main() -> anyhow::Result<()> {
         Some(What::Programs(options)) => programs::run(&options),
         Some(What::Honesty(options)) => programs::honesty(&options),
         Some(What::Slowdown(options)) => programs::slowdown::run(&options),
+        Some(What::Plans(options)) => programs::plans::run(&options),
         Some(What::Adapt(options)) => adapt::run(&options),
         Some(What::Sampled(options)) => sampled::run(&options),
         Some(What::Huge(options)) => huge::run(&options),

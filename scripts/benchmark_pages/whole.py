@@ -92,25 +92,70 @@ def programs():
 def honesty():
     figures = read("honesty")
     rows = [
-        [row["program"], f"{100 * row['lost']:.0f} %", f"{100 * row['slowdown_told']:.0f} %", "yes" if row["is_right"] else "no"]
+        [
+            row["program"],
+            f"{row['share_percent']} %",
+            f"{100 * row['lost']:.0f} %",
+            f"{100 * row['slowdown_told']:.0f} %",
+            "yes" if row["is_right"] else "no",
+        ]
         for row in figures["rows"]
     ]
     return Page(
         name="honesty",
         title="The time that reports tell was lost",
-        result=f"The report is right for {figures['right']} of {len(figures['rows'])} programs: within a fifth of the loss, or two points.",
+        result=f"The report is right for {figures['right']} of {len(figures['rows'])} runs: within a fifth of the loss, or two points.",
         what="`slowdown_estimate` of the report, beside the time that whole programs lost.",
-        how="Each program runs alone and at 60 % of its memory under Terrace, on all CPUs. Lost is 1 − alone ÷ Terrace.",
+        how="Each program runs alone and at a share of its memory under Terrace, on all CPUs. Lost is 1 − alone ÷ Terrace.",
         peer="the clock",
         command="sudo cargo run --release -p terrace-bench -- honesty",
         files=["honesty"],
-        tables=[("Share of the time", ["program", "lost", "told", "right"], rows)],
+        tables=[("Share of the time", ["program", "memory", "lost", "told", "right"], rows)],
         plot=bars(
             "share of the time that was lost, and that the report tells, %",
             ["lost", "told"],
-            [(row["program"], [100 * row["lost"], 100 * row["slowdown_told"]]) for row in figures["rows"]],
+            [
+                (row["program"], [100 * row["lost"], 100 * row["slowdown_told"]])
+                for row in figures["rows"]
+                if row["share_percent"] == 60
+            ],
         ),
         note=f"{NOTE}#whole-programs-programs-honesty-and-slowdown",
+    )
+
+
+def plans():
+    rows = read("plans")["rows"]
+    near = sum(abs(row["lost_expected"] - row["lost"]) <= max(0.02, 0.5 * row["lost"]) for row in rows)
+    return Page(
+        name="plans",
+        title="What plans expect",
+        result=f"{near} of {len(rows)} settings lose what `terrace plan` expects, within half of it or two points.",
+        what="The part of the time that is lost, and the memory, beside what `terrace plan` says of its three settings.",
+        how="Each program is planned for, which observes it; then it runs with each setting, between two runs alone.",
+        peer="the clock",
+        command="sudo cargo run --release -p terrace-bench -- plans",
+        files=["plans"],
+        tables=[
+            (
+                "Lost time, and memory as a share of that alone",
+                ["program", "setting", "lost: expected", "lost", "memory: expected", "memory"],
+                [
+                    [row["program"], row["setting"]]
+                    + [f"{100 * row[name]:.0f} %" for name in ("lost_expected", "lost", "memory_expected", "memory")]
+                    for row in rows
+                ],
+            )
+        ],
+        plot=bars(
+            "share of the time that was lost at the moderate setting, and that was expected, %",
+            ["lost", "expected"],
+            [
+                (row["program"], [100 * row["lost"], 100 * row["lost_expected"]])
+                for row in rows
+                if row["setting"] == "moderate"
+            ],
+        ),
     )
 
 

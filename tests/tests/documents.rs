@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 use terrace_tests::page::{Block, blocks, pages};
 use terrace_tests::{Program, is_installed, skip, terrace_command};
@@ -184,16 +185,13 @@ fn every_command_on_every_page_works() {
             .time_limit(Duration::from_secs(100))
             .run()
     };
-    // Mostly they wait for their own programs.
     let pages = pages();
-    let quarter = pages.len().div_ceil(4);
+    let next = AtomicUsize::new(0);
+    // Mostly they wait for their own programs, so several at a time.
     let finished: Vec<_> = std::thread::scope(|scope| {
-        let threads: Vec<_> = pages
-            .chunks(quarter)
-            .map(|pages| {
-                scope.spawn(move || pages.iter().map(|page| (page, run(page))).collect::<Vec<_>>())
-            })
-            .collect();
+        let take = || std::iter::from_fn(|| pages.get(next.fetch_add(1, Relaxed)));
+        let threads = [(); 4]
+            .map(|()| scope.spawn(|| take().map(|page| (page, run(page))).collect::<Vec<_>>()));
         threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
     });
     let failed: Vec<String> = finished

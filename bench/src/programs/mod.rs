@@ -11,6 +11,7 @@
 
 mod list;
 mod one;
+pub mod plans;
 mod runs;
 mod senpai;
 pub mod slowdown;
@@ -68,6 +69,7 @@ enum Kind {
     AgainstZram,
     Honesty,
     Slowdown,
+    Plans,
 }
 
 /// Against zram: prints, and writes `bench/results/programs.json` and `programs.svg`.

@@ -24,6 +24,7 @@ impl Runs {
             Kind::AgainstZram => "programs-runs",
             Kind::Honesty => "honesty-runs",
             Kind::Slowdown => "slowdown-runs",
+            Kind::Plans => "plans-runs",
         };
         let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("results");
         fs::create_dir_all(&directory)?;

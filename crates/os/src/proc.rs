@@ -38,15 +38,16 @@ pub fn times_given_up(status: Fd) -> Option<u64> {
     field_of(status, b"voluntary_ctxt_switches:")
 }
 
-/// Opens that file; `None` where /proc numbers processes otherwise than they do themselves.
-pub fn open_status_of_program() -> Option<Fd> {
+/// Opens /proc/PID/`name` of the program; `None` where /proc numbers processes otherwise than they
+/// do themselves.
+pub fn open_of_program(name: &str) -> Option<Fd> {
     let own = open("/proc/self/status\0", libc::O_RDONLY, 0).ok()?;
     let number = field_of(own, b"Pid:");
     close(own);
     if number != Some(process_id() as u64) {
         return None;
     }
-    open(&format!("/proc/{}/status\0", program_id()), libc::O_RDONLY, 0).ok()
+    open(&format!("/proc/{}/{name}\0", program_id()), libc::O_RDONLY, 0).ok()
 }
 
 /// A number in a file of that kind.
@@ -68,6 +69,21 @@ pub fn ran_and_waited_ns(schedstat: Fd) -> Option<(u64, u64)> {
     let len = read_at(schedstat, &mut text, 0).ok()?;
     let mut numbers = std::str::from_utf8(&text[..len]).ok()?.split(' ').map(str::parse);
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+}
+
+/// How long all CPUs of the machine together have been busy so far, ns, from an open /proc/stat. In
+/// units of 10 ms.
+pub fn busy_ns(stat: Fd) -> Option<u64> {
+    const TICK_NS: u64 = 10_000_000;
+    /// Fields of the first line: idle, waiting for a device, and what guests took, which is in the
+    /// first two as well.
+    const NOT_BUSY: [usize; 4] = [3, 4, 8, 9];
+    let mut text = [0u8; 256];
+    let len = read_at(stat, &mut text, 0).ok()?;
+    let line = std::str::from_utf8(&text[..len]).ok()?.lines().next()?.strip_prefix("cpu ")?;
+    let fields = line.split_ascii_whitespace().enumerate();
+    let busy = fields.filter(|(number, _)| !NOT_BUSY.contains(number));
+    busy.map(|(_, field)| field.parse::<u64>().ok()).sum::<Option<u64>>().map(|n| n * TICK_NS)
 }
 
 /// Anonymous resident bytes of this process, from an open /proc/self/statm. Cheap (about 1 µs),

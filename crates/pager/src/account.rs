@@ -116,11 +116,6 @@ pub(crate) struct Measure {
     pub returning: f64,
     /// /proc/thread-self/status, where there is a tier `swap`.
     status: Fd,
-    /// /proc/PID/status of the program.
-    status_of_program: Fd,
-    /// How often it had given up the CPU and faulted when that was judged last, and when that was.
-    slept: (u64, u64),
-    judged_ns: u64,
     /// Pages of the process in the kernel's swap that are not managed, at the last scan.
     swapped_unmanaged: u64,
     swapped_ns: u64,
@@ -171,15 +166,12 @@ const SWAY_BYTES: u64 = 8 << 20;
 const SHRUNK_BYTES: u64 = 16 << 20;
 /// Shortest time between readings of how much is swapped, ns.
 const SWAPPED_EVERY_NS: u64 = 4_000_000;
-/// Between two looks whether the program sleeps by itself.
-const JUDGED_EVERY_NS: u64 = 1_000_000_000;
 /// `terrace run` looks twice in this time, and then has assigned a share to whoever was forked
 /// before.
 const FORKS_IN_A_ROW_NS: u64 = 200_000_000;
 
 impl Measure {
     pub fn new(pager: &Pager) -> Self {
-        let status_of_program = sys::open_status_of_program().unwrap_or(-1);
         Measure {
             views: Vec::new(),
             scanned_ns: 0,
@@ -191,9 +183,6 @@ impl Measure {
                 .swap()
                 .and_then(|_| sys::open("/proc/self/status\0", libc::O_RDONLY, 0).ok())
                 .unwrap_or(-1),
-            status_of_program,
-            slept: (sys::times_given_up(status_of_program).unwrap_or(0), pager.fault_cost.faults()),
-            judged_ns: 0,
             swapped_unmanaged: 0,
             swapped_ns: 0,
             scan_cost_ns: 0,
@@ -212,7 +201,7 @@ impl Measure {
             kept: BudgetStatus::default(),
             peak_physical_bytes: 0,
             published_ns: 0,
-            looks: Looks::new(),
+            looks: Looks::new(&pager.fault_cost),
             last_minute: (0, 0),
             judged_scan_ns: 0,
             runs: vec![Run::default(); 1024].into(),
@@ -369,17 +358,6 @@ impl Measure {
         }
     }
 
-    /// Whether the program sleeps by itself, which tells what its faults cost it.
-    fn judge_sleep(&mut self, pager: &Pager, now_ns: u64) {
-        if now_ns - self.judged_ns < JUDGED_EVERY_NS || !pager.threads.is_one() {
-            return;
-        }
-        self.judged_ns = now_ns;
-        if let Some(given_up) = sys::times_given_up(self.status_of_program) {
-            pager.fault_cost.judge_sleep(given_up, &mut self.slept);
-        }
-    }
-
     fn count(&self, pagemap: Fd, start: usize, end: usize) -> u64 {
         let mut runs = [Run::default(); 64];
         let mut bytes = 0;
@@ -398,7 +376,6 @@ impl Measure {
     pub fn tick(&mut self, pager: &Pager, now_ns: u64) {
         let account = &pager.account;
         self.count_swapped(pager, now_ns);
-        self.judge_sleep(pager, now_ns);
         let pools_total: u64 = pager.tiers.iter().map(Tier::dram_bytes).sum();
         let overhead = account.overhead_bytes.load(Relaxed);
         let anonymous = near_anonymous_bytes(pager);
@@ -442,17 +419,17 @@ impl Measure {
         self.kept.add(physical, budget, pager.mover.at_floor.load(Relaxed), seconds);
         if now_ns - self.published_ns >= PUBLISH_EVERY_NS {
             self.published_ns = now_ns;
+            account.cpu_ns.store(account.cpu_ns(), Relaxed);
             // Of the kernel's swap a scan tells, and tells of all time since the one before.
             if pager.swap().is_none() || self.judged_scan_ns != self.scanned_ns {
                 self.judged_scan_ns = self.scanned_ns;
-                self.last_minute = self.looks.add_lost(account, now_ns);
+                self.last_minute = self.looks.add_lost(account, &pager.fault_cost, now_ns);
             }
             self.publish(pager, now_ns, logical, physical, budget);
         }
     }
 
     fn publish(&mut self, pager: &Pager, now_ns: u64, logical: u64, physical: u64, budget: u64) {
-        let cpu_ns = pager.account.cpu_ns();
         let Some(page) = pager.stats() else { return };
         let account = &pager.account;
         let seconds = self.seconds;
@@ -477,7 +454,6 @@ impl Measure {
         page.last_minute_ns.store(self.last_minute.0, Relaxed);
         page.last_minute_lost_ns.store(self.last_minute.1, Relaxed);
         account.shared_pages.store(self.shared_pages, Relaxed);
-        account.cpu_ns.store(cpu_ns, Relaxed);
         for (index, (tier, field)) in pager.tiers.iter().zip(&page.tiers).enumerate() {
             let (logical, physical) = &self.tiers[index];
             publish_tier(field, tier, logical.over(seconds), physical.over(seconds));

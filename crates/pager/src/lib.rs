@@ -14,6 +14,7 @@ pub mod budget_status;
 mod counters;
 mod evict;
 mod fault;
+mod first_thread;
 pub mod locking;
 pub mod memory;
 #[cfg(test)]

@@ -1,6 +1,8 @@
 //! How much of its time a program lost to waits for memory.
 
 use crate::counters::Account;
+use crate::fault::fault_cost::{FaultCost, interruption_ns};
+use crate::first_thread::{FirstThread, Times};
 use crate::stats::Counted;
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicU64;
@@ -14,15 +16,19 @@ use terrace_os as sys;
 /// waiting together are what the threads wanted. Where that is more than one thread can want,
 /// the program lost only the part of the time that is held up of it. So two threads that
 /// each wait half of the time cost half of it, not all of it, and a thread that waits beside
-/// idle ones, or for requests as well, costs what it waits. A thread that waits for a CPU wants
-/// it too and is not seen: more threads than CPUs lose less than this says.
-pub fn lost_ns(elapsed_ns: u64, stall_ns: u64, stall_cpu_ns: u64, ran_ns: u64) -> u64 {
+/// idle ones, or for requests as well, costs what it waits. More threads than `cpus` could not all
+/// have run: while one of them waits for memory another one has its CPU, and nothing is lost.
+/// What the first thread waits for a CPU that Terrace has is in `stall_ns` ([`FirstThread`]), and
+/// what other threads do is not known.
+pub fn lost_ns(elapsed_ns: u64, stall_ns: u64, stall_cpu_ns: u64, ran_ns: u64, cpus: u64) -> u64 {
     let waited_ns = stall_ns.saturating_sub(stall_cpu_ns);
     let wanted_ns = elapsed_ns.max(waited_ns.saturating_add(ran_ns.max(stall_cpu_ns)));
-    if wanted_ns == 0 {
+    let possible_ns = wanted_ns.min(elapsed_ns.saturating_mul(cpus.max(1)));
+    if possible_ns == 0 {
         return 0;
     }
-    (u128::from(elapsed_ns) * u128::from(stall_ns) / u128::from(wanted_ns)) as u64
+    let lost_ns = stall_ns.saturating_sub(wanted_ns - possible_ns);
+    (u128::from(elapsed_ns) * u128::from(lost_ns) / u128::from(possible_ns)) as u64
 }
 
 /// So far back goes the last minute, and so far apart are the looks that are kept for it.
@@ -37,20 +43,25 @@ pub(crate) struct Looks {
     /// When some of the last minute were, and what was lost until then, the oldest first. Has all
     /// its room from the start.
     minute: VecDeque<(u64, u64)>,
+    /// That the program may run on.
+    cpus: u64,
+    first_thread: FirstThread,
 }
 
 impl Looks {
     /// From now on.
-    pub fn new() -> Looks {
+    pub fn new(cost: &FaultCost) -> Looks {
         Looks {
             last: (sys::now_ns(), sys::program_cpu_ns()),
             minute: VecDeque::with_capacity((MINUTE_NS / SECOND_NS) as usize + 2),
+            cpus: sys::cpu_count() as u64,
+            first_thread: FirstThread::new(cost),
         }
     }
 
     /// Counts what was lost since the last look. Returns how long the last minute was, or all time
     /// where that is less, and what was lost in it, ns.
-    pub fn add_lost(&mut self, account: &Account, now_ns: u64) -> (u64, u64) {
+    pub fn add_lost(&mut self, account: &Account, cost: &FaultCost, now_ns: u64) -> (u64, u64) {
         let (then_ns, ran_then_ns) = self.last;
         let ran_ns = sys::program_cpu_ns();
         let since = |now: Option<u64>, then: Option<u64>| Some(now?.saturating_sub(then?));
@@ -60,10 +71,24 @@ impl Looks {
             now.saturating_sub(judged.swap(now, Relaxed))
         };
         let stall_cpu_ns = newly(&account.stall_cpu_ns, &account.judged_stall_cpu_ns);
-        let stall_ns = newly(&account.stall_ns, &account.judged_stall_ns);
+        let mut stall_ns = newly(&account.stall_ns, &account.judged_stall_ns);
+        let unseen_ns = self.first_thread.held_up_ns(
+            cost,
+            stall_ns.saturating_sub(stall_cpu_ns),
+            Times {
+                at_ns: now_ns,
+                of_program_ns: ran_ns.unwrap_or(0),
+                of_terrace_ns: account.cpu_ns.load(Relaxed),
+                ..Times::default()
+            },
+        );
+        stall_ns += unseen_ns;
+        account.stall_ns.fetch_add(unseen_ns, Relaxed);
+        account.judged_stall_ns.fetch_add(unseen_ns, Relaxed);
         let lost_before_ns = account.lost_ns.load(Relaxed);
         let elapsed_ns = now_ns.saturating_sub(then_ns);
-        let lost_ns = lost_before_ns + lost_ns(elapsed_ns, stall_ns, stall_cpu_ns, ran_since_ns);
+        let lost_ns =
+            lost_before_ns + lost_ns(elapsed_ns, stall_ns, stall_cpu_ns, ran_since_ns, self.cpus);
         account.lost_ns.store(lost_ns, Relaxed);
         account.looked_ns.store(now_ns, Relaxed);
         if self.minute.back().is_none_or(|(at_ns, _)| then_ns.saturating_sub(*at_ns) >= SECOND_NS) {
@@ -84,6 +109,11 @@ impl Looks {
 }
 
 impl Account {
+    /// A call that took `call_ns` has taken `pages` out of page tables.
+    pub fn add_interruption(&self, call_ns: u64, pages: u64) {
+        self.add_stall(0, interruption_ns(call_ns, pages));
+    }
+
     /// Threads of the program were held up for so long, of which they had a CPU for `ran_ns`.
     pub fn add_stall(&self, waited_ns: u64, ran_ns: u64) {
         self.stall_ns.fetch_add(waited_ns + ran_ns, Relaxed);
@@ -107,36 +137,50 @@ mod tests {
 
     #[test]
     fn what_one_thread_waits_is_lost() {
-        assert_eq!(lost_ns(1_000, 300, 0, 700), 300);
+        assert_eq!(lost_ns(1_000, 300, 0, 700, 2), 300);
         // A third of that is its own CPU time.
-        assert_eq!(lost_ns(1_000, 300, 100, 800), 300);
+        assert_eq!(lost_ns(1_000, 300, 100, 800, 1), 300);
         // It waits for requests as well.
-        assert_eq!(lost_ns(1_000, 300, 0, 100), 300);
-        assert_eq!(lost_ns(1_000, 0, 0, 700), 0);
-        assert_eq!(lost_ns(0, 0, 0, 0), 0);
+        assert_eq!(lost_ns(1_000, 300, 0, 100, 2), 300);
+        assert_eq!(lost_ns(1_000, 0, 0, 700, 2), 0);
+        assert_eq!(lost_ns(0, 0, 0, 0, 0), 0);
     }
 
     #[test]
     fn waits_of_several_threads_are_not_added_up() {
         // Two threads, each of which waits for half of the time.
-        assert_eq!(lost_ns(1_000, 1_000, 0, 1_000), 500);
+        assert_eq!(lost_ns(1_000, 1_000, 0, 1_000, 2), 500);
         // One waits all the time while three compute.
-        assert_eq!(lost_ns(1_000, 1_000, 0, 3_000), 250);
+        assert_eq!(lost_ns(1_000, 1_000, 0, 3_000, 4), 250);
         // All of eight wait and do nothing else.
-        assert_eq!(lost_ns(1_000, 8_000, 0, 0), 1_000);
-        assert_eq!(lost_ns(u64::MAX, u64::MAX, 0, u64::MAX), u64::MAX);
+        assert_eq!(lost_ns(1_000, 8_000, 0, 0, 8), 1_000);
+        assert_eq!(lost_ns(u64::MAX, u64::MAX, 0, u64::MAX, 1), u64::MAX);
+    }
+
+    #[test]
+    fn while_one_waits_another_one_has_its_cpu() {
+        // Four threads wait for three quarters of the time, and use half of two CPUs.
+        assert_eq!(lost_ns(1_000, 3_000, 0, 1_000, 2), 500);
+        // They use both.
+        assert_eq!(lost_ns(1_000, 2_000, 0, 2_000, 2), 0);
+        // All of eight wait and do nothing else.
+        assert_eq!(lost_ns(1_000, 8_000, 0, 0, 2), 1_000);
+        // A quarter of what both do is their faults.
+        assert_eq!(lost_ns(1_000, 2_500, 500, 2_000, 2), 250);
     }
 
     #[test]
     fn the_last_minute_is_told_beside_all_time() {
         let account = Account::new();
-        let mut looks = Looks { last: (0, None), minute: VecDeque::new() };
+        let cost = FaultCost::default();
+        let first_thread = FirstThread::unknown();
+        let mut looks = Looks { last: (0, None), minute: VecDeque::new(), cpus: 1, first_thread };
         let mut told = (0, 0);
         // A tenth is lost for two minutes, and then nothing for half of one.
         for tenth in 1..=1_500 {
             let waited_ns = if tenth <= 1_200 { 10_000_000 } else { 0 };
             account.stall_ns.fetch_add(waited_ns, Relaxed);
-            told = looks.add_lost(&account, tenth * 100_000_000);
+            told = looks.add_lost(&account, &cost, tenth * 100_000_000);
             if tenth == 100 {
                 assert_eq!(told, (10_000_000_000, 1_000_000_000));
             }

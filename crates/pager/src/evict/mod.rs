@@ -15,7 +15,6 @@ use crate::evict::gauge::Gauge;
 use crate::evict::swapping::own_tier;
 use crate::evict::training::TrainingSet;
 use crate::fault::buffers::{PageBuffer, Tools};
-use crate::fault::fault_cost::interruption_ns;
 use crate::pager::Pager;
 use crate::pages::staging::{BATCH, PROBE};
 use crate::pages::table::{Entry, REGION};
@@ -386,7 +385,7 @@ impl Evictor {
         }
         self.staged = staged;
         if slot > 0 {
-            pager.trace.evicting(EvictionStep::Empty, || pager.staging.empty(0, slot));
+            empty_slots(pager, 0, slot);
         }
         pager.tell_progress();
     }
@@ -670,7 +669,7 @@ impl Evictor {
             let (bytes, stopped) = unsafe { sys::uffd_move(uffd, pagemap, to, from, len) };
             done += bytes / PAGE;
             let (call_ns, moved) = (sys::now_ns() - begun_ns, (bytes / PAGE) as u64);
-            pager.account.add_stall(0, interruption_ns(call_ns, moved));
+            pager.account.add_interruption(call_ns, moved);
             if let Some(auto) = self.auto.as_mut().filter(|_| moved > 0) {
                 auto.moved.learn(call_ns, moved);
             }
@@ -822,7 +821,7 @@ impl Evictor {
             }
         }
         if slots > 0 {
-            pager.trace.evicting(EvictionStep::Empty, || pager.staging.empty(slot, slots));
+            empty_slots(pager, slot, slots);
         }
         if stored > 0 {
             pager.trace.evicted(stored);
@@ -1419,6 +1418,13 @@ pub(crate) fn note_refusals(entry: &Entry, taken: &EvictOutcome) {
 /// Whether a region's refusal is still fresh.
 pub(crate) fn is_refused(entry: &Entry, now_ms: u64) -> bool {
     entry.region.refused_until.load(Relaxed).wrapping_sub((now_ms / 16) as u32) as i32 > 0
+}
+
+/// Empties slots of the staging area whose pages were stored or are back.
+fn empty_slots(pager: &Pager, slot: usize, slots: usize) {
+    let begun_ns = sys::now_ns();
+    pager.trace.evicting(EvictionStep::Empty, || pager.staging.empty(slot, slots));
+    pager.account.add_interruption(sys::now_ns() - begun_ns, slots as u64);
 }
 
 #[cfg(test)]

@@ -71,11 +71,6 @@ impl Threads {
         }
     }
 
-    /// Whether the program has had one thread only, as far as is known.
-    pub fn is_one(&self) -> bool {
-        self.next.load(Relaxed) <= 1
-    }
-
     fn are_known(&self) -> bool {
         self.tid_offset.load(Relaxed) != 0 && self.rseq_offset.load(Relaxed) != 0
     }

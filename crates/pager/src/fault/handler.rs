@@ -8,6 +8,7 @@
 use crate::fault::buffers::{MESSAGES, PageBuffer, Tools};
 use crate::fault::coalesce::Coalescer;
 use crate::fault::events::Change;
+use crate::fault::fault_cost::Timing;
 use crate::fault::following::Follower;
 use crate::fault::readahead::ReadAhead;
 use crate::pager::Pager;
@@ -54,6 +55,7 @@ impl Pager {
         let mut coalescer = Coalescer::new();
         let uffd = self.descriptors.uffds[shard].load(Acquire);
         let mut tools = Tools::new();
+        tools.timing = Timing::of_program();
         let mut messages = [Message::default(); MESSAGES];
         let mut ahead = ReadAhead::new();
         let mut follower = Follower::new();
@@ -144,7 +146,7 @@ impl Pager {
 
     fn fault(&self, uffd: Fd, address: usize, write: bool, thread: i32, tools: &mut Tools) {
         let start_ns = sys::now_ns();
-        tools.timing.begin(&self.fault_cost, thread, start_ns, self.threads.is_one());
+        tools.timing.begin(&self.fault_cost, thread, start_ns);
         if self.trace.is_on() {
             tools.laps.begin(start_ns);
         }
@@ -164,7 +166,7 @@ impl Pager {
         }
         tools.laps = Laps::default();
         let end_ns = sys::now_ns();
-        tools.timing.end(thread, end_ns);
+        tools.timing.end(end_ns);
         let (waited_ns, ran_ns) = self.fault_cost.overhead_parts_ns();
         self.account.add_stall(end_ns - start_ns + waited_ns, ran_ns);
     }
