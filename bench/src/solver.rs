@@ -18,14 +18,21 @@ pub struct Options {
     /// Runs of each, each with another seed
     #[arg(long, default_value_t = 3)]
     repeats: u32,
+    /// Solve the smallest also exactly, by HiGHS, for so many seconds at most; needs a build with
+    /// `--features terrace-cli/exact`
+    #[arg(long, value_name = "SECONDS")]
+    exact: Option<u32>,
 }
+
+/// Up to so many regions are solved exactly in a reasonable time.
+const EXACT_MAX: u32 = 1_000;
 
 /// Runs it.
 pub fn run(options: &Options) -> anyhow::Result<()> {
     println!("Placement solver: medians over seeds, largest gap over knobs and seeds\n");
     println!(
-        "{:>9} {:>6} {:>7} {:>10} {:>10} {:>11}",
-        "regions", "tiers", "limits", "ms", "MiB", "gap, most"
+        "{:>9} {:>6} {:>7} {:>10} {:>10} {:>11} {:>12}",
+        "regions", "tiers", "limits", "ms", "MiB", "gap, most", "to optimum"
     );
     let mut rows = Vec::new();
     for regions in &options.regions {
@@ -42,7 +49,7 @@ fn row(options: &Options, regions: u32, set: &str, limits: bool) -> anyhow::Resu
     let mut all: Vec<Value> = Vec::new();
     for alpha in &options.alpha {
         for seed in 1..=options.repeats {
-            all.push(once(regions, set, *alpha, limits, seed)?);
+            all.push(once(options, regions, set, *alpha, limits, seed)?);
         }
     }
     let of = |key: &str, answers: &[Value]| -> Vec<f64> {
@@ -58,19 +65,34 @@ fn row(options: &Options, regions: u32, set: &str, limits: bool) -> anyhow::Resu
     let mib = of("peak_bytes", &all).into_iter().fold(0.0, f64::max) / f64::from(1 << 20);
     let gap = of("gap", &found).into_iter().fold(0.0, f64::max);
     let tiers = all[0]["tiers"].clone();
+    let exact: Vec<f64> = found
+        .iter()
+        .filter(|answer| answer["exact"]["is_optimal"] == true)
+        .filter_map(|answer| answer["exact"]["gap"].as_f64())
+        .collect();
+    let to_optimum = exact.iter().copied().reduce(f64::max);
     println!(
-        "{regions:>9} {tiers:>6} {:>7} {ms:>10.1} {mib:>10.0} {:>10.4}%",
+        "{regions:>9} {tiers:>6} {:>7} {ms:>10.1} {mib:>10.0} {:>10.4}% {:>12}",
         if limits { "yes" } else { "no" },
-        gap * 100.0
+        gap * 100.0,
+        to_optimum.map_or("-".into(), |gap| format!("{:.4}%", gap * 100.0))
     );
     Ok(json!({
         "regions": regions, "set": set, "tiers": tiers, "limits": limits, "median_ms": ms,
         "most_ms": most_ms, "peak_mib": mib, "largest_gap": gap,
+        "largest_gap_to_optimum": to_optimum, "optima": exact.len(),
         "not_found": all.len() - found.len(), "runs": all
     }))
 }
 
-fn once(regions: u32, set: &str, alpha: f64, limits: bool, seed: u32) -> anyhow::Result<Value> {
+fn once(
+    options: &Options,
+    regions: u32,
+    set: &str,
+    alpha: f64,
+    limits: bool,
+    seed: u32,
+) -> anyhow::Result<Value> {
     let terrace = std::env::current_exe()?.with_file_name("terrace");
     let mut command = Command::new(&terrace);
     command.args(["solver", "--json", "--tiers", set]);
@@ -78,6 +100,9 @@ fn once(regions: u32, set: &str, alpha: f64, limits: bool, seed: u32) -> anyhow:
     command.args(["--seed", &seed.to_string()]);
     if limits {
         command.arg("--limits");
+    }
+    if let Some(seconds) = options.exact.filter(|_| regions <= EXACT_MAX) {
+        command.args(["--exact", &seconds.to_string()]);
     }
     let output = command.output().with_context(|| terrace.display().to_string())?;
     ensure!(!output.stdout.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));

@@ -348,6 +348,10 @@ pub struct SolverArguments {
     /// From what all chance is made
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
+    /// Also solve it exactly, by HiGHS in one thread, for at most so many seconds
+    #[cfg(feature = "exact")]
+    #[arg(long, value_name = "SECONDS")]
+    pub exact: Option<u32>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

@@ -23,6 +23,8 @@ mod effective;
 mod emphasis;
 mod ended;
 mod every;
+#[cfg(feature = "exact")]
+mod exact;
 mod figures;
 mod generate;
 mod going_on;

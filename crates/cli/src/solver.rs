@@ -2,6 +2,8 @@
 //! from the best it can be.
 
 use crate::args::SolverArguments;
+#[cfg(feature = "exact")]
+use crate::exact::{Exact, exact};
 use crate::quantity::{bytes, share};
 use anyhow::{Context, Result};
 use serde::Serialize;
@@ -26,6 +28,9 @@ struct Answer {
     gap: f64,
     bound_met: bool,
     limits_met: bool,
+    /// With `--exact`.
+    #[cfg(feature = "exact")]
+    exact: Option<Exact>,
 }
 
 /// Runs the subcommand; the result is the exit status: 1 where nothing within the bound was found.
@@ -65,6 +70,8 @@ pub fn run(arguments: &SolverArguments) -> Result<u8> {
         gap: (solution.time - solution.at_least) / solution.at_least.max(f64::MIN_POSITIVE),
         bound_met: solution.bound_met,
         limits_met: solution.limits_met,
+        #[cfg(feature = "exact")]
+        exact: arguments.exact.and_then(|seconds| exact(&problem, seconds, solution.time)),
     };
     let mut out = std::io::stdout().lock();
     if arguments.json {
@@ -84,6 +91,16 @@ pub fn run(arguments: &SolverArguments) -> Result<u8> {
                 "; nothing within the bound and the limits was found".into()
             }
         )?;
+        #[cfg(feature = "exact")]
+        if let Some(exact) = &answer.exact {
+            writeln!(
+                out,
+                "HiGHS: {:.1} s, {}; {:.4}% above it",
+                exact.elapsed_s,
+                if exact.is_optimal { "the optimum" } else { "no optimum in this time" },
+                exact.gap * 100.0
+            )?;
+        }
     }
     Ok(u8::from(!(answer.bound_met && answer.limits_met)))
 }
