@@ -33,9 +33,14 @@ const NEAR_LIMITED: f64 = 0.03;
 const FAR: f64 = 100.0;
 /// Prices beyond which a region looks at nothing else.
 const PRICE_RANGE: (f64, f64) = (1e-18, 1e18);
-/// Up to so many regions are refined by exchanges of two.
-const EXCHANGED_MAX: usize = 1 << 12;
-const EXCHANGES_MAX: usize = 512;
+/// Up to so many regions are refined.
+const REFINED_REGIONS_MAX: usize = 1 << 12;
+/// Of so many changes that lose least at the prices any two are tried together, and of so many any
+/// three.
+const PAIRED: usize = 256;
+const TRIPLED: usize = 96;
+/// That is done so often at most.
+const REFINED_MAX: usize = 64;
 
 /// A problem. Tables have a row for each region and a column for each choice.
 #[derive(Clone, Copy, Debug)]
@@ -80,6 +85,14 @@ type Prices = [f64; LIMITS_MAX + 1];
 type UsePrices = [f64; CHOICES_MAX];
 /// What all regions together cost and use.
 type Sums = [f64; LIMITS_MAX + 1];
+
+/// A change of one region's choice, with the time that it saves and what it adds to the sums.
+struct Change {
+    region: usize,
+    to: usize,
+    saved: f64,
+    sums: Sums,
+}
 
 /// A change of one region's choice.
 #[derive(Clone, Copy, Debug)]
@@ -195,8 +208,8 @@ pub fn solve(problem: &Problem<'_>) -> Solution {
     let at_least = best.max(problem.dual(&prices, state.value, 1)).max(0.0);
     state.repair(&prices);
     state.fill();
-    if problem.regions() <= EXCHANGED_MAX {
-        state.exchange();
+    if problem.regions() <= REFINED_REGIONS_MAX {
+        state.refine(&prices);
     }
     state.solution(at_least)
 }
@@ -578,73 +591,94 @@ impl<'p> State<'p> {
         }
     }
 
-    /// Changes two regions at once where that saves time: one becomes dearer and faster, and
-    /// another pays for it.
-    fn exchange(&mut self) {
+    /// Makes up to three changes at once where that saves time, of those that lose least at the
+    /// prices: only such changes can be in a better solution, if this one is near the dual.
+    fn refine(&mut self, prices: &Prices) {
         if !self.holds(0) || !self.limits_hold() {
             return;
         }
-        for _ in 0..EXCHANGES_MAX {
-            let Some([first, second]) = self.best_exchange() else { break };
-            self.change(first.0, first.1);
-            self.change(second.0, second.1);
+        for _ in 0..REFINED_MAX {
+            let changes = self.cheap_changes(prices);
+            let Some(best) = self.best_of_cheap(&changes) else { break };
+            for change in best.iter().filter_map(|index| changes.get(*index)) {
+                self.change(change.region, change.to);
+            }
         }
         self.recount();
-        self.fill();
     }
 
-    /// The exchange that saves most, if one saves anything.
-    fn best_exchange(&self) -> Option<[(usize, usize); 2]> {
-        // Changes with what they free and lose, those that free most first; of these the ones that
-        // lose least so far.
-        let mut down: Vec<(f64, f64, usize, usize)> = Vec::new();
-        let mut up: Vec<(f64, f64, usize, usize)> = Vec::new();
-        for region in 0..self.problem.regions() {
+    /// The [`PAIRED`] changes that lose least at the prices, the least first.
+    fn cheap_changes(&self, prices: &Prices) -> Vec<Change> {
+        let problem = self.problem;
+        let mut changes: Vec<(f64, Change)> = Vec::new();
+        for region in 0..problem.regions() {
             let from = usize::from(self.choice[region]);
-            let (time, cost) = (self.time(region, from), self.cost(region, from));
-            for to in (0..self.problem.choices).filter(|to| *to != from) {
-                let (saved, freed) = (time - self.time(region, to), cost - self.cost(region, to));
-                if saved > 0.0 {
-                    up.push((-freed, saved, region, to));
-                } else if freed > 0.0 && saved.is_finite() {
-                    down.push((freed, -saved, region, to));
+            for to in (0..problem.choices).filter(|to| *to != from) {
+                let saved = self.time(region, from) - self.time(region, to);
+                if !saved.is_finite() {
+                    continue;
+                }
+                let mut sums = [0.0; LIMITS_MAX + 1];
+                problem.add(&mut sums, region, from, -1.0);
+                problem.add(&mut sums, region, to, 1.0);
+                let paid: f64 = sums.iter().zip(prices).map(|(sum, price)| sum * price).sum();
+                changes.push((paid - saved, Change { region, to, saved, sums }));
+            }
+        }
+        let lost = |a: &(f64, Change), b: &(f64, Change)| a.0.total_cmp(&b.0);
+        if changes.len() > PAIRED {
+            changes.select_nth_unstable_by(PAIRED, lost);
+            changes.truncate(PAIRED);
+        }
+        changes.sort_by(lost);
+        changes.into_iter().map(|(_, change)| change).collect()
+    }
+
+    /// One, two or three of them that together save most and fit, if any do; `usize::MAX` stands
+    /// for none.
+    fn best_of_cheap(&self, changes: &[Change]) -> Option<[usize; 3]> {
+        const NONE: usize = usize::MAX;
+        let constraints = self.problem.limits.len() + 1;
+        let room: Sums = std::array::from_fn(|constraint| match constraint < constraints {
+            true => self.problem.limit(constraint) - self.sums[constraint],
+            false => 0.0,
+        });
+        let fits = |of: &[&Change]| {
+            (0..constraints).all(|constraint| {
+                of.iter().map(|change| change.sums[constraint]).sum::<f64>() <= room[constraint]
+            })
+        };
+        // A saving that is only rounding would be made for ever.
+        let least = changes.iter().map(|change| change.saved.abs()).fold(0.0, f64::max) * 1e-9;
+        let mut best = (least, None);
+        for (i, first) in changes.iter().enumerate() {
+            if first.saved > best.0 && fits(&[first]) {
+                best = (first.saved, Some([i, NONE, NONE]));
+            }
+            for (j, second) in changes.iter().enumerate().skip(i + 1) {
+                if second.region == first.region {
+                    continue;
+                }
+                let saved = first.saved + second.saved;
+                if saved > best.0 && fits(&[first, second]) {
+                    best = (saved, Some([i, j, NONE]));
+                }
+                if j >= TRIPLED {
+                    continue;
+                }
+                for (k, third) in changes.iter().enumerate().take(TRIPLED).skip(j + 1) {
+                    let saved = saved + third.saved;
+                    if saved > best.0
+                        && third.region != first.region
+                        && third.region != second.region
+                        && fits(&[first, second, third])
+                    {
+                        best = (saved, Some([i, j, k]));
+                    }
                 }
             }
         }
-        down.sort_by(|a, b| b.0.total_cmp(&a.0));
-        let mut least: Vec<usize> = Vec::with_capacity(down.len());
-        for (index, change) in down.iter().enumerate() {
-            let before = least.last().copied().unwrap_or(index);
-            least.push(if change.1 < down[before].1 { index } else { before });
-        }
-        let left = self.problem.bound - self.sums[0];
-        let mut best: Option<(f64, [(usize, usize); 2])> = None;
-        for (more, saved, region, to) in up {
-            let enough = down.partition_point(|change| change.0 >= more - left);
-            let Some(other) = enough.checked_sub(1).map(|last| &down[least[last]]) else {
-                continue;
-            };
-            let gain = saved - other.1;
-            let exchange = [(region, to), (other.2, other.3)];
-            if gain > 1e-9 * saved
-                && other.2 != region
-                && best.is_none_or(|(most, _)| gain > most)
-                && self.both_fit(exchange)
-            {
-                best = Some((gain, exchange));
-            }
-        }
-        best.map(|(_, exchange)| exchange)
-    }
-
-    fn both_fit(&self, exchange: [(usize, usize); 2]) -> bool {
-        let mut sums = self.sums;
-        for (region, to) in exchange {
-            self.problem.add(&mut sums, region, self.choice[region].into(), -1.0);
-            self.problem.add(&mut sums, region, to, 1.0);
-        }
-        (0..=self.problem.limits.len())
-            .all(|constraint| sums[constraint] <= self.problem.limit(constraint))
+        best.1
     }
 
     fn solution(mut self, at_least: f64) -> Solution {
