@@ -9,7 +9,7 @@ use terrace_os::{self as sys, Fd};
 
 /// Between judgements of whether the thread sleeps by itself, ns.
 const JUDGED_EVERY_NS: u64 = 1_000_000_000;
-/// Who waits for a CPU for less than this part of the time does not count.
+/// Waits for a CPU of less than this part of the time do not count.
 const CONTENDED: u64 = 50;
 
 /// What is known of it. Owned by the mover's thread.

@@ -35,8 +35,8 @@ const FAR: f64 = 100.0;
 const PRICE_RANGE: (f64, f64) = (1e-18, 1e18);
 /// Up to so many regions are refined.
 const REFINED_REGIONS_MAX: usize = 1 << 12;
-/// Of so many changes that lose least at the prices any two are tried together, and of so many any
-/// three.
+/// Any two of so many changes that lose least at the prices are tried together, and any three of so
+/// many.
 const PAIRED: usize = 256;
 const TRIPLED: usize = 96;
 /// That is done so often at most.
