@@ -14,12 +14,9 @@ const STEPS: &[(&str, &str)] = &[
     ("doctor", "TERRACE doctor --json"),
     (
         "cold goes",
-        "TERRACE run --dram 64M --tiers dram,node:1 --sampler-cost 10% --report report.json -- TERRACE load memory zipf --size 128M --seconds $((12 * SLOW)) --check-all --json",
-    ),
-    (
-        "seen from outside",
-        "TERRACE run --dram 64M --tiers dram,node:1 --report report.json -- TERRACE load memory zipf --size 128M --seconds $((12 * SLOW)) --check-all --json & \
-         sleep $((11 * SLOW)); for pid in $(pgrep -o -f '^[^ ]*terrace load memory'); do cat /proc/$pid/numa_maps; echo; done; wait $!",
+        "TERRACE run --dram 64M --tiers dram,node:1 --sampler-cost 10% --report report.json -- \
+         TERRACE load memory zipf --size 128M --seconds $((12 * SLOW)) --check-all --json & \
+         sleep $((11 * SLOW)); for pid in $(pgrep -o -f '^[^ ]*terrace load memory'); do cat /proc/$pid/numa_maps; echo; done >&2; wait $!",
     ),
     (
         "a jump",
@@ -206,11 +203,11 @@ fn what_is_cold_goes_to_the_node_and_what_is_hot_comes_back() {
 
 #[test]
 fn the_kernel_agrees_where_pages_are() {
-    let Some(run) = GUEST.outcome("seen from outside") else { return };
+    let Some(run) = GUEST.outcome("cold goes") else { return };
     assert_eq!(run.status, 0, "{run:?}");
     let on_node = |name: &str| {
         let words = run
-            .stdout
+            .stderr
             .lines()
             .filter(|line| line.contains(" anon="))
             .flat_map(str::split_whitespace);

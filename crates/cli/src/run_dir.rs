@@ -32,7 +32,7 @@ const ROOM_BYTES: u64 = 256 << 10;
 const ROOM_FILES: u64 = 64;
 
 /// What is said of a run while it lives, for `terrace status`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct About {
     /// The program and its arguments.
     pub command: Vec<String>,

@@ -26,7 +26,7 @@ const DETAILS_FROM_LINES: u16 = 16;
 /// The state of processes whose `terrace run` was killed.
 const ABANDONED: &str = "abandoned";
 /// Lines for details: a heading, a bar for each tier, why pages were evicted, and a note.
-const DETAIL_LINES: u16 = 8;
+const DETAIL_LINES: u16 = 9;
 /// Width of a tier's bar, cells.
 const BAR: usize = 30;
 const HELP: [&str; 9] = [
@@ -131,6 +131,8 @@ const SORTED_BY: usize = 4;
 /// What is shown, and how the user wants it.
 struct Top {
     processes: Vec<Process>,
+    /// What each process's run was given, by process: `--slowdown 2%`.
+    limits: HashMap<u32, String>,
     /// Faults of attached processes at the last look, and when that was.
     attached: HashMap<i32, (Instant, u64)>,
     runs: usize,
@@ -150,6 +152,7 @@ impl Top {
     fn new(interval: Duration, bar: char) -> Top {
         Top {
             processes: Vec::new(),
+            limits: HashMap::new(),
             attached: HashMap::new(),
             runs: 0,
             runs_of_others: 0,
@@ -166,6 +169,14 @@ impl Top {
     /// Takes what a look at the machine found.
     fn update(&mut self, status: Status) {
         (self.runs, self.runs_of_others) = (status.runs.len(), status.runs_of_others);
+        self.limits.clear();
+        for run in &status.runs {
+            let Some(about) = &run.about else { continue };
+            let slowdown = about.slowdown.iter().map(|target| format!(" --slowdown {target}"));
+            let limit = format!("--dram {}{}", about.dram, slowdown.collect::<String>());
+            let pids = run.processes.iter().map(|process| process.pid);
+            self.limits.extend(pids.map(|pid| (pid, limit.clone())));
+        }
         self.processes = status
             .runs
             .into_iter()
@@ -313,6 +324,10 @@ impl Top {
             process.stall_s
         );
         let mut lines = vec![Line::styled(title, BOLD)];
+        lines.extend(self.limits.get(&process.pid).map(|limit| {
+            let target = format!("  its run: {}", plain(limit));
+            Line::from(target)
+        }));
         let most = process.tiers.iter().map(|tier| tier.logical_bytes).max().unwrap_or(0).max(1);
         lines.extend(process.tiers.iter().map(|tier| {
             let cells = (tier.logical_bytes as f64 / most as f64 * BAR as f64).round() as usize;
@@ -428,6 +443,7 @@ fn show(terminal: &mut DefaultTerminal, top: &mut Top) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::run_dir::About;
     use crate::status::Run;
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
@@ -510,6 +526,20 @@ mod tests {
         top.update(killed);
         let text = screen(&mut top, 80, 24).join("\n");
         assert!(text.contains("abandoned") && text.contains(UNSUPERVISED), "{text}");
+    }
+
+    #[test]
+    fn what_a_run_was_given_is_told_of_its_processes() {
+        let mut top = Top::new(Duration::from_secs(2), '#');
+        let mut limited = status(1);
+        limited.runs[0].about = Some(About {
+            dram: "60%".into(),
+            slowdown: Some("2%".into()),
+            ..About::default()
+        });
+        top.update(limited);
+        let text = screen(&mut top, 80, 24).join("\n");
+        assert!(text.contains("its run: --dram 60% --slowdown 2%"), "{text}");
     }
 
     #[test]
