@@ -340,24 +340,22 @@ fn loads_of_every_kind_are_answered_right() {
         &["--workload", "f"],
         &["--rate", "20000", "--get-share", "50"],
     ];
-    for name in ["memcached", "redis"] {
+    for (name, threads) in [("memcached", &some_threads[..]), ("redis", &[])] {
         let Some(server) = Server::start(name, None) else { return };
         for kind in kinds {
-            for threads in [&[][..], &some_threads] {
-                let common = ["--operations", "3001", "--warm-up", "0.05"];
-                let finished = server.load(&[&common, *kind, threads].concat());
-                let said = finished.account("found something wrong");
-                assert_eq!(finished.status.code(), Some(0), "{name} {kind:?} {threads:?} {said}");
-                let operations = figures(&finished)["run"]["operations"].as_u64();
-                // What F reads and then writes counts twice, and D may read what is on its way.
-                let counted = match kind {
-                    ["--workload", "f"] => operations > Some(3001),
-                    ["--workload", "d"] => operations > Some(2900),
-                    _ => operations == Some(3001),
-                };
-                assert!(counted, "{name} {kind:?} {threads:?}: {operations:?}");
-                assert_eq!(finished.stderr, "", "progress is for terminals");
-            }
+            let common = ["--operations", "3001", "--warm-up", "0.05"];
+            let finished = server.load(&[&common, *kind, threads].concat());
+            let said = finished.account("found something wrong");
+            assert_eq!(finished.status.code(), Some(0), "{name} {kind:?} {said}");
+            let operations = figures(&finished)["run"]["operations"].as_u64();
+            // What F reads and then writes counts twice, and D may read what is on its way.
+            let counted = match kind {
+                ["--workload", "f"] => operations > Some(3001),
+                ["--workload", "d"] => operations > Some(2900),
+                _ => operations == Some(3001),
+            };
+            assert!(counted, "{name} {kind:?}: {operations:?}");
+            assert_eq!(finished.stderr, "", "progress is for terminals");
         }
     }
 }

@@ -229,7 +229,7 @@ mod tests {
     /// deviation 45. The seed is fixed.
     #[test]
     fn ranks_are_as_likely_as_zipf_says() {
-        for theta in [0.0, 0.5, ZIPF, 1.0, 1.3] {
+        for theta in [0.0, 0.5, 0.99, 1.0, 1.3] {
             let draws = 1_000_000;
             let counts = drawn(1000, theta, draws);
             let weights: Vec<f64> = (1..=1000).map(|rank| f64::from(rank).powf(-theta)).collect();
@@ -248,7 +248,7 @@ mod tests {
     /// 10 ranks have a fifth of all draws at exponent 0.99.
     #[test]
     fn the_first_ranks_of_many_have_their_share() {
-        let counts = drawn(1_000_000, ZIPF, 1_000_000);
+        let counts = drawn(1_000_000, 0.99, 1_000_000);
         let sum: f64 = (1..=1_000_000).map(|rank| f64::from(rank).powf(-0.99)).sum();
         let first: f64 = (1..=10).map(|rank| f64::from(rank).powf(-0.99)).sum::<f64>() / sum;
         let drawn = counts[..10].iter().sum::<u64>() as f64 / 1e6;
