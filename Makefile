@@ -77,6 +77,7 @@ soak:
 	TERRACE_SOAK_SECONDS=$(SOAK_SECONDS) $(CARGO) test --release -p terrace-objects --test structures --test rows -- --nocapture
 	TERRACE_SOAK_SECONDS=$(SOAK_SECONDS) $(CARGO) test --release -p terrace-tests --test no_update_is_lost --test objects_keep_what_is_written --test calls_in_any_order --test attached --test objects_move_under_eviction -- --nocapture
 	TERRACE_SOAK_SECONDS=$(SOAK_SECONDS) $(CARGO) test --release -p terrace-kv --test no_value_is_wrong -- --nocapture
+	$(CARGO) test --release -p terrace-kv --test conformance -- --ignored
 	$(CARGO) test --release -p terrace-tests --test services -- --ignored
 	$(MAKE) try-portable
 

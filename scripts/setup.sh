@@ -29,6 +29,14 @@ has_certificates() {
     return 1
 }
 
+# A module of the Python that is first in the path, or of the system's.
+has_module() {
+    for python in python3 /usr/bin/python3; do
+        ! "$python" -c "import $1" 2>/dev/null || return 0
+    done
+    return 1
+}
+
 can_compile() {
     has cc && echo '#include <stdlib.h>' | cc -x c -fsyntax-only - 2>/dev/null
 }
@@ -80,6 +88,9 @@ case $job in test | programs | ci)
     has strace || missing strace 'strace'
     has git || missing git 'git'
     has perl || missing perl 'Perl (perl)'
+    # Clients of memcached.
+    has memccat memccp memcstat memcping || missing libmemcached-tools "libmemcached's tools (memccat, memccp)"
+    has_module pymemcache || missing python3-pymemcache 'pymemcache (python3-pymemcache)'
     has go || missing golang-go 'Go (go)'
     has node || missing nodejs 'Node.js (node)'
     has java keytool || missing default-jre-headless 'a Java runtime without display (java, keytool)'

@@ -322,6 +322,92 @@ fn a_server_that_drops_items_is_found_out() {
     );
 }
 
+/// Lengths, popularity, YCSB's workloads, and threads: whatever is asked for is answered right.
+#[test]
+fn loads_of_every_kind_are_answered_right() {
+    let some_threads = ["--threads", "3", "--connections", "7"];
+    let kinds: &[&[&str]] = &[
+        &["--value-bytes", "100..4000", "--incompressible", "0..100", "--get-share", "50"],
+        &["--value-bytes", "100:70,4000:30", "--incompressible", "0:1,100:1", "--depth", "8"],
+        &["--keys", "gaussian", "--sigma", "5", "--get-share", "50"],
+        &["--keys", "gaussian", "--clustered"],
+        &["--keys", "uniform", "--jump-every", "500"],
+        &["--keys", "latest", "--get-share", "80"],
+        &["--workload", "a"],
+        &["--workload", "b"],
+        &["--workload", "c"],
+        &["--workload", "d"],
+        &["--workload", "f"],
+        &["--rate", "20000", "--get-share", "50"],
+    ];
+    for (name, threads) in [("memcached", &some_threads[..]), ("redis", &[])] {
+        let Some(server) = Server::start(name, None) else { return };
+        for kind in kinds {
+            let common = ["--operations", "3001", "--warm-up", "0.05"];
+            let finished = server.load(&[&common, *kind, threads].concat());
+            let said = finished.account("found something wrong");
+            assert_eq!(finished.status.code(), Some(0), "{name} {kind:?} {said}");
+            let operations = figures(&finished)["run"]["operations"].as_u64();
+            // What F reads and then writes counts twice, and D may read what is on its way.
+            let counted = match kind {
+                ["--workload", "f"] => operations > Some(3001),
+                ["--workload", "d"] => operations > Some(2900),
+                _ => operations == Some(3001),
+            };
+            assert!(counted, "{name} {kind:?}: {operations:?}");
+            assert_eq!(finished.stderr, "", "progress is for terminals");
+        }
+    }
+}
+
+/// With all three threads at work on the same few items, none sees what another overwrote.
+#[test]
+fn what_threads_write_is_known_to_all_of_them() {
+    let Some(server) = Server::start("memcached", None) else { return };
+    let arguments = ["--threads", "3", "--connections", "3", "--get-share", "50"];
+    let popular = ["--theta", "3", "--operations", "30000", "--warm-up", "0"];
+    let finished = server.load(&[&arguments[..], &popular].concat());
+    assert_eq!(finished.status.code(), Some(0), "{}", finished.account("found something wrong"));
+    // What a thread overwrote is old for all: it is put back, and found.
+    let damage = "set key-000000000007 0 0 1000\r\n";
+    server.say(&format!("{damage}{}\r\n", "x".repeat(1000)));
+    finds(&server, &["--threads", "2", "--connections", "2"], "another key's value came back");
+}
+
+#[test]
+fn progress_is_told_on_a_terminal() {
+    let Some(server) = Server::start("memcached", None) else { return };
+    let script = "import pty, sys; sys.exit(pty.spawn(sys.argv[1:]) >> 8)";
+    let load = ["load", "kv", &server.target, "--items", "2000", "--warm-up", "0"];
+    let finished = Program::new("python3")
+        .args(["-c", script])
+        .arg(terrace_command())
+        .args(load)
+        .args(["--seconds", "2.5", "--json"])
+        .run();
+    let told = String::from_utf8_lossy(&finished.stdout);
+    let lines = told.lines().filter(|line| line.ends_with(" ops/s  0 wrong")).count();
+    assert!((2..=3).contains(&lines), "{told}");
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    for (arguments, says) in [
+        (&["--threads", "2"][..], "each thread needs a connection"),
+        (&["--value-bytes", "100..x"], "with weights"),
+        (&["--value-bytes", "63"], "from 64 to 1000000"),
+        (&["--incompressible", "101"], "from 0 to 100"),
+        (&["--keys", "gaussian", "--sigma", "0"], "from 0.0001 to 100"),
+        (&["--keys", "latest", "--jump-every", "9"], "leave one of them out"),
+    ] {
+        let finished = load("/no/such/socket", "redis", arguments);
+        assert_eq!(finished.status.code(), Some(125), "{arguments:?}");
+        assert!(finished.stderr.contains(says), "{arguments:?}: {}", finished.stderr);
+    }
+    let finished = load("127.0.0.1:99999", "redis", &[]);
+    assert!(finished.stderr.contains("from 1 to 65535"), "{}", finished.stderr);
+}
+
 #[test]
 fn what_is_no_server_is_said() {
     let finished = load("/no/such/socket", "redis", &[]);

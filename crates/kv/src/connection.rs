@@ -8,9 +8,10 @@ use mio::event::Source;
 use mio::net::{TcpStream, UnixStream};
 
 use crate::auth;
-use crate::execute::{Next, Server, announced_len};
+use crate::execute::{Listing, Next, Server, announced_len};
 use crate::protocol::{Request, text, words};
 use crate::stats::Count;
+use crate::store::{Held, Lister};
 
 /// How much is read at once.
 const READ: usize = 16 << 10;
@@ -24,6 +25,8 @@ const GET_LINE_MAX: usize = 1 << 20;
 const ANSWERS_MAX: usize = 1 << 20;
 /// A connection reads at most so often before others have their turn.
 const READS_MAX: usize = 64;
+/// A buffer above this is part of the memory limit, from when it is known that it is needed.
+const BUFFER_FREE: usize = 2 * READ;
 /// An empty buffer above this is given back.
 const BUFFER_KEPT: usize = 64 << 10;
 
@@ -94,6 +97,10 @@ pub struct Connection {
     scanned: usize,
     /// The bytes of the keys of a `get` that were answered.
     answered: usize,
+    /// A list that is sent, and what its items are read with.
+    listing: Option<(Listing, Lister)>,
+    /// What its buffers take of the memory limit.
+    held: Option<Held>,
     /// It may make requests: nobody need authenticate, or its client has.
     admitted: bool,
     closing: bool,
@@ -117,6 +124,8 @@ impl Connection {
             needed: 0,
             scanned: 0,
             answered: 0,
+            listing: None,
+            held: None,
             admitted,
             closing: false,
         }
@@ -147,6 +156,7 @@ impl Connection {
         if self.output.capacity() == 0 {
             self.output = std::mem::take(&mut buffers.output);
         }
+        self.held.get_or_insert_with(|| server.store.share());
         let wait = self.proceed(server);
         if self.read == self.end {
             (self.read, self.end) = (0, 0);
@@ -157,7 +167,24 @@ impl Connection {
             let output = std::mem::take(&mut self.output);
             buffers.output = if output.capacity() <= BUFFER_KEPT { output } else { Vec::new() };
         }
+        self.count_buffers();
         wait
+    }
+
+    /// Has the memory limit know of what this connection keeps until its next turn.
+    fn count_buffers(&mut self) {
+        let rest = self.read..self.end;
+        if self.input.len() > BUFFER_FREE && self.needed == 0 && rest.len() <= READ {
+            // The beginning of a request that need not be a large one, behind a large one.
+            self.input = self.input[rest].to_vec();
+            (self.read, self.end) = (0, self.input.len());
+        }
+        let counted = |bytes: usize| if bytes > BUFFER_FREE { bytes } else { 0 };
+        let input = counted(self.input.capacity().max(room_for(self.needed)));
+        let output = counted(self.output.capacity());
+        if let Some(held) = &mut self.held {
+            held.set(input + output);
+        }
     }
 
     fn proceed(&mut self, server: &Server) -> Wait {
@@ -171,6 +198,20 @@ impl Connection {
                     Ok(false) => return Wait::Stream,
                     Err(_) => return Wait::Closed,
                 }
+            }
+            if let Some((listing, mut lister)) = self.listing.take() {
+                // It waits for its reader, and others have their turn after each part.
+                if self.written == self.output.len() {
+                    let rest = server.list(listing, &mut lister, &mut self.output);
+                    self.listing = rest.map(|rest| (rest, lister));
+                } else {
+                    self.listing = Some((listing, lister));
+                }
+                return match self.flush(server) {
+                    Ok(true) => Wait::Turn,
+                    Ok(false) => Wait::Stream,
+                    Err(_) => Wait::Closed,
+                };
             }
             if self.request(server) {
                 left -= 1;
@@ -248,6 +289,11 @@ impl Connection {
             self.input.copy_within(self.read..self.end, 0);
             self.end -= self.read;
             self.read = 0;
+        }
+        let room = room_for(self.needed);
+        if room > self.input.capacity() {
+            // As much as counts, and not twice as much.
+            self.input.reserve_exact(room - self.input.len());
         }
         let wanted = self.end + self.needed.saturating_sub(self.end).clamp(READ, READ_MAX);
         if self.input.len() < wanted {
@@ -363,20 +409,34 @@ impl Connection {
                 }
             }
             Ok(request) => match announced_len(&request) {
-                None => {
-                    self.closing = server.execute(request, b"", &mut self.output) == Next::Close;
-                }
+                None => match server.execute(request, b"", &mut self.output) {
+                    Next::Continue => {}
+                    Next::Close => self.closing = true,
+                    Next::List(listing) => self.listing = Some((listing, server.store.lister())),
+                },
                 Some(len) => {
                     let quiet = matches!(&request, Request::Store(store) if store.noreply);
-                    if let Some(message) = server.refusal_of_value(&request) {
+                    let whole = used + len + 2;
+                    let is_whole = input.len() >= whole;
+                    let refusal = server.refusal_of_value(&request).or_else(|| {
+                        let room = room_for(whole);
+                        let held =
+                            self.held.as_mut().filter(|_| !is_whole && room > BUFFER_FREE)?;
+                        server.refusal_for_memory(&request, room, held)
+                    });
+                    if let Some(message) = refusal {
                         if !quiet {
                             answer(&mut self.output, message);
                         }
                         self.skip = len + 2;
-                    } else if input.len() < used + len + 2 {
-                        self.needed = used + len + 2;
+                    } else if !is_whole {
+                        self.needed = whole;
                         return false;
                     } else {
+                        if let Some(held) = &mut self.held {
+                            // The item counts from here on.
+                            held.set(0);
+                        }
                         let value = &input[used..used + len];
                         if &input[used + len..used + len + 2] == b"\r\n" {
                             let next = server.execute(request, value, &mut self.output);
@@ -409,4 +469,9 @@ impl Connection {
 fn answer(output: &mut Vec<u8>, message: &str) {
     output.extend_from_slice(message.as_bytes());
     output.extend_from_slice(b"\r\n");
+}
+
+/// The room that a buffer has for a request of so many bytes, and what comes with its end.
+fn room_for(needed: usize) -> usize {
+    if needed == 0 { 0 } else { needed + READ }
 }

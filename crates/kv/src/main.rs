@@ -45,13 +45,13 @@ fn main() -> ExitCode {
             apply_test_settings(&mut settings);
             serve(*settings)
         }
-        Err(message) => Err(message),
+        Err(message) => Err(message.into()),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
-        Err(message) => {
+        Err(Failure { message, status }) => {
             eprintln!("terrace-kv: {message}");
-            ExitCode::FAILURE
+            ExitCode::from(status)
         }
     }
 }
@@ -86,25 +86,67 @@ fn rules() -> Rules {
     }
 }
 
-/// Allows as many open files as the connections need, as far as the hard limit goes.
-fn raise_file_limit(settings: &Settings) {
-    let own = FILES + FILES_PER_THREAD * settings.threads as u64;
-    let wanted = settings.connections_max.saturating_add(own);
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the structure is writable.
-    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) } != 0 || limit.rlim_cur >= wanted
-    {
-        return;
-    }
-    limit.rlim_cur = wanted.min(limit.rlim_max);
-    // SAFETY: the structure is valid.
-    if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) } != 0 || limit.rlim_cur < wanted {
-        eprintln!("terrace-kv: warning: -c needs {wanted} open files; raise `ulimit -n`");
+/// Why the server does not run, and the exit status that memcached has for it.
+struct Failure {
+    message: String,
+    status: u8,
+}
+
+/// Exit statuses: what is wrong with the flags, and those of sysexits.h for the system and a user.
+const FAILED: u8 = 1;
+const OS_ERROR: u8 = 71;
+const NO_USER: u8 = 67;
+
+impl From<String> for Failure {
+    fn from(message: String) -> Failure {
+        Failure { message, status: FAILED }
     }
 }
 
-fn serve(mut settings: Settings) -> Result<(), String> {
-    raise_file_limit(&settings);
+/// Something that the system does not allow.
+fn refused_by_system(message: String) -> Failure {
+    Failure { message, status: OS_ERROR }
+}
+
+/// Allows as many open files as the connections need: up to the hard limit, and beyond it where the
+/// user may raise that.
+fn raise_file_limit(settings: &Settings) -> Result<(), Failure> {
+    let own = FILES + FILES_PER_THREAD * settings.threads as u64;
+    let connections = settings.connections_max;
+    let wanted = connections.saturating_add(own);
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the structure is writable.
+    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) } != 0 {
+        return Err(refused_by_system("failed to getrlimit number of files".to_owned()));
+    }
+    let hard = limit.rlim_max;
+    let raised = [(wanted, hard.max(wanted)), (wanted.min(hard), hard)];
+    for (soft, hard) in raised {
+        let new = libc::rlimit { rlim_cur: soft, rlim_max: hard };
+        // SAFETY: the structure is valid.
+        let is_set = || unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &new) == 0 };
+        if limit.rlim_cur < soft && is_set() {
+            limit.rlim_cur = soft;
+        }
+    }
+    if limit.rlim_cur < connections {
+        // memcached's message, which scripts may look for, and why.
+        return Err(refused_by_system(format!(
+            "failed to set rlimit for open files. Try starting as root or requesting smaller \
+             maxconns value. (-c {connections}; the hard limit, `ulimit -H -n`, is {hard})"
+        )));
+    }
+    if limit.rlim_cur < wanted {
+        eprintln!(
+            "terrace-kv: warning: -c {connections} needs {wanted} open files, and the hard limit is \
+             {hard}: the last clients may have to wait; raise `ulimit -H -n`"
+        );
+    }
+    Ok(())
+}
+
+fn serve(mut settings: Settings) -> Result<(), Failure> {
+    raise_file_limit(&settings)?;
     for signal in [libc::SIGINT, libc::SIGTERM] {
         // SAFETY: the handler only stores into an atomic.
         unsafe { libc::signal(signal, note_signal as *const () as libc::sighandler_t) };
@@ -133,7 +175,7 @@ fn serve(mut settings: Settings) -> Result<(), String> {
         rules: rules(),
     };
     let store = Store::new(config).map_err(|error| format!("no address space: {error}"))?;
-    let failed = |error: io::Error| format!("failed to listen: {error}");
+    let failed = |error: io::Error| refused_by_system(format!("failed to listen: {error}"));
     let mut listeners = Listener::activated(tls.is_some()).map_err(failed)?;
     if listeners.is_empty() {
         listeners = Listener::open(&settings).map_err(failed)?;
@@ -163,7 +205,7 @@ fn serve(mut settings: Settings) -> Result<(), String> {
         }
         watched.stop.store(true, Relaxed);
     });
-    let outcome = run(&server, &listeners).map_err(|error| error.to_string());
+    let outcome = run(&server, &listeners).map_err(|error| error.to_string().into());
     if let Some(path) = &server.settings.socket {
         let _ = std::fs::remove_file(path);
     }
@@ -172,7 +214,7 @@ fn serve(mut settings: Settings) -> Result<(), String> {
 
 /// Becomes a user, for good, where the process is root's. Other users stay who they are, as with
 /// memcached.
-fn become_user(name: &str, socket: Option<&Path>) -> Result<(), String> {
+fn become_user(name: &str, socket: Option<&Path>) -> Result<(), Failure> {
     // SAFETY: it only reads the process's user.
     if unsafe { libc::geteuid() } != 0 {
         return Ok(());
@@ -181,7 +223,8 @@ fn become_user(name: &str, socket: Option<&Path>) -> Result<(), String> {
     // SAFETY: the name ends in zero, and no other thread is there yet.
     let entry = unsafe { libc::getpwnam(text.as_ptr()) };
     if entry.is_null() {
-        return Err(format!("can't find the user {name} to switch to"));
+        let message = format!("can't find the user {name} to switch to");
+        return Err(Failure { message, status: NO_USER });
     }
     // SAFETY: the entry is the C library's, and stays until the next search.
     let (user, group) = unsafe { ((*entry).pw_uid, (*entry).pw_gid) };
@@ -199,5 +242,6 @@ fn become_user(name: &str, socket: Option<&Path>) -> Result<(), String> {
     if became {
         return Ok(());
     }
-    Err(format!("failed to assume the identity of user {name}: {}", io::Error::last_os_error()))
+    let error = io::Error::last_os_error();
+    Err(refused_by_system(format!("failed to assume the identity of user {name}: {error}")))
 }

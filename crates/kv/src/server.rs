@@ -1,4 +1,7 @@
 //! Threads with an event loop each, which share the listening sockets.
+//!
+//! Whoever wakes first accepts a client, and hands it to the thread that has the fewest: one that
+//! accepts many at once would else serve them all.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -6,13 +9,13 @@ use std::io::{self, Write};
 use std::net::{Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
-use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use mio::net::{TcpListener, UnixListener};
-use mio::{Events, Interest, Poll, Token};
+use mio::{Events, Interest, Poll, Token, Waker};
 use terrace_objects::Progress;
 
 use crate::activation;
@@ -29,6 +32,8 @@ const STEP_EVERY: Duration = Duration::from_millis(5);
 /// How long hot items are brought together between two turns of the loop.
 const STEP: Duration = Duration::from_micros(250);
 const EVENTS: usize = 256;
+/// The token of what wakes a thread that is handed a client.
+const WAKE: Token = Token(usize::MAX);
 /// A client has so long for its part of a TLS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 /// It has only so long where many others wait for theirs.
@@ -159,11 +164,15 @@ fn addresses(settings: &Settings) -> io::Result<Vec<(SocketAddr, bool)>> {
 
 /// Serves until the server is told to stop.
 pub fn run(server: &Arc<Server>, listeners: &[Listener]) -> io::Result<()> {
+    let polls =
+        (0..server.settings.threads).map(|_| Poll::new()).collect::<io::Result<Vec<_>>>()?;
+    let entrances: Arc<[Entrance]> =
+        polls.iter().map(Entrance::new).collect::<io::Result<Vec<_>>>()?.into();
     let mut threads = Vec::new();
-    for number in 0..server.settings.threads {
+    for (number, poll) in polls.into_iter().enumerate() {
         let own = listeners.iter().map(Listener::try_clone).collect::<io::Result<Vec<_>>>()?;
-        let mut worker = Worker::new(Arc::clone(server), own)?;
-        worker.consolidates = number == 0;
+        let (server, entrances) = (Arc::clone(server), Arc::clone(&entrances));
+        let mut worker = Worker::new(server, number, poll, entrances, own)?;
         let builder = thread::Builder::new().name(format!("worker-{number}"));
         threads.push(builder.spawn(move || worker.run())?);
     }
@@ -173,9 +182,37 @@ pub fn run(server: &Arc<Server>, listeners: &[Listener]) -> io::Result<()> {
     Ok(())
 }
 
+/// Where a thread is handed clients that another one accepted.
+struct Entrance {
+    waker: Waker,
+    streams: Mutex<Vec<Box<dyn Stream>>>,
+    /// Clients that the thread has or is handed.
+    clients: AtomicUsize,
+}
+
+impl Entrance {
+    fn new(poll: &Poll) -> io::Result<Entrance> {
+        let waker = Waker::new(poll.registry(), WAKE)?;
+        Ok(Entrance { waker, streams: Mutex::default(), clients: AtomicUsize::new(0) })
+    }
+
+    fn hand(&self, stream: Box<dyn Stream>) {
+        self.streams.lock().unwrap_or_else(PoisonError::into_inner).push(stream);
+        // Where that fails, the thread looks by itself before long.
+        let _ = self.waker.wake();
+    }
+
+    fn take(&self) -> Vec<Box<dyn Stream>> {
+        std::mem::take(&mut *self.streams.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
 /// One thread's event loop.
 struct Worker {
     server: Arc<Server>,
+    number: usize,
+    /// Those of all threads, by number.
+    entrances: Arc<[Entrance]>,
     poll: Poll,
     listeners: Vec<Listener>,
     /// By their tokens, which follow those of the listeners.
@@ -188,22 +225,27 @@ struct Worker {
     stalled: Vec<usize>,
     /// When handshakes that take too long were last looked for.
     looked: Instant,
-    /// Whether this thread is the one that brings hot items together.
-    consolidates: bool,
 }
 
 impl Worker {
-    fn new(server: Arc<Server>, mut listeners: Vec<Listener>) -> io::Result<Worker> {
-        let poll = Poll::new()?;
-        for (number, listener) in listeners.iter_mut().enumerate() {
+    fn new(
+        server: Arc<Server>,
+        number: usize,
+        poll: Poll,
+        entrances: Arc<[Entrance]>,
+        mut listeners: Vec<Listener>,
+    ) -> io::Result<Worker> {
+        for (place, listener) in listeners.iter_mut().enumerate() {
             let source: &mut dyn mio::event::Source = match listener {
                 Listener::Tcp(listener) | Listener::Tls(listener) => listener,
                 Listener::Unix(listener) => listener,
             };
-            poll.registry().register(source, Token(number), Interest::READABLE)?;
+            poll.registry().register(source, Token(place), Interest::READABLE)?;
         }
         Ok(Worker {
             server,
+            number,
+            entrances,
             poll,
             listeners,
             connections: Vec::new(),
@@ -212,7 +254,6 @@ impl Worker {
             ready: VecDeque::new(),
             stalled: Vec::new(),
             looked: Instant::now(),
-            consolidates: false,
         })
     }
 
@@ -228,7 +269,9 @@ impl Worker {
             self.server.clock.tick();
             let waiting = self.ready.len();
             for event in &events {
-                if event.token().0 < self.listeners.len() {
+                if event.token() == WAKE {
+                    // All are taken below.
+                } else if event.token().0 < self.listeners.len() {
                     self.accept(event.token().0);
                 } else {
                     let ended = event.is_read_closed() || event.is_error();
@@ -237,6 +280,9 @@ impl Worker {
                     }
                     self.advance(event.token());
                 }
+            }
+            for stream in self.entrances[self.number].take() {
+                self.admit(stream);
             }
             self.drop_slow_handshakes();
             for listener in std::mem::take(&mut self.stalled) {
@@ -247,7 +293,8 @@ impl Worker {
                     self.advance(token);
                 }
             }
-            if self.consolidates {
+            // One thread is enough to bring hot items together.
+            if self.number == 0 {
                 let Server { store, stats, clock, .. } = &*self.server;
                 sleep = match store.consolidate(clock.now(), stats, STEP) {
                     Progress::Resting => LOOK_EVERY,
@@ -329,21 +376,41 @@ impl Worker {
                 stream = Box::new(encrypted);
             }
             stats.add(Count::Connections);
-            let place = self.vacant.pop().unwrap_or(self.connections.len());
-            let token = Token(self.listeners.len() + place);
-            let mut connection = Connection::new(stream, self.server.settings.accounts.is_none());
-            let registry = self.poll.registry();
-            if place == self.connections.len() {
-                self.connections.push(None);
+            let clients = |number: &usize| self.entrances[*number].clients.load(Relaxed);
+            let others = (0..self.entrances.len()).map(|ahead| self.number + ahead);
+            // Of several with the fewest, this thread if it is one.
+            let fewest = others.map(|number| number % self.entrances.len()).min_by_key(clients);
+            let number = fewest.unwrap_or(self.number);
+            self.entrances[number].clients.fetch_add(1, Relaxed);
+            if number == self.number {
+                self.admit(stream);
+            } else {
+                self.entrances[number].hand(stream);
             }
-            if registry.register(&mut connection.stream, token, Interest::READABLE).is_err() {
-                stats.connections.fetch_sub(1, Relaxed);
-                self.vacant.push(place);
-                continue;
-            }
-            self.connections[place] = Some(connection);
-            self.advance(token);
         }
+    }
+
+    /// Begins to serve a client.
+    fn admit(&mut self, stream: Box<dyn Stream>) {
+        let place = self.vacant.pop().unwrap_or(self.connections.len());
+        let token = Token(self.listeners.len() + place);
+        let mut connection = Connection::new(stream, self.server.settings.accounts.is_none());
+        let registry = self.poll.registry();
+        if place == self.connections.len() {
+            self.connections.push(None);
+        }
+        if registry.register(&mut connection.stream, token, Interest::READABLE).is_err() {
+            self.vacant.push(place);
+            return self.count_gone();
+        }
+        self.connections[place] = Some(connection);
+        self.advance(token);
+    }
+
+    /// Counts a client as gone.
+    fn count_gone(&self) {
+        self.server.stats.connections.fetch_sub(1, Relaxed);
+        self.entrances[self.number].clients.fetch_sub(1, Relaxed);
     }
 
     fn connection(&mut self, token: Token) -> Option<&mut Connection> {
@@ -381,7 +448,7 @@ impl Worker {
         if let Some(mut connection) = self.connections[place].take() {
             let _ = self.poll.registry().deregister(&mut connection.stream);
             self.vacant.push(place);
-            self.server.stats.connections.fetch_sub(1, Relaxed);
+            self.count_gone();
         }
     }
 }

@@ -29,6 +29,7 @@ terrace-kv: a server that speaks memcached's text and meta protocols
 -B, --protocol=<name>     auto or ascii
 -I, --max-item-size=<num> most bytes of an item, with k or m (default: 1m)
 -F, --disable-flush-all   disable the flush_all command
+-X, --disable-dumping     disable stats cachedump and lru_crawler metadump
 -D <char>                 prefix delimiter of detailed statistics
 -u, --user=<user>         user to become when started as root
 -Y, --auth-file=<file>    clients must authenticate: lines of user:password, read at the start
@@ -100,6 +101,8 @@ pub struct Settings {
     pub cas: bool,
     /// Whether `flush_all` is allowed.
     pub flush: bool,
+    /// Whether items are listed: `stats cachedump` and `lru_crawler metadump`.
+    pub dump: bool,
     /// Whether `shutdown` is allowed.
     pub shutdown: bool,
     /// What ends a key's prefix.
@@ -142,6 +145,7 @@ impl Default for Settings {
             verbosity: 0,
             cas: true,
             flush: true,
+            dump: true,
             shutdown: false,
             delimiter: b':',
             detail: false,
@@ -187,6 +191,7 @@ const LONG: &[(&str, char)] = &[
     ("protocol", 'B'),
     ("max-item-size", 'I'),
     ("disable-flush-all", 'F'),
+    ("disable-dumping", 'X'),
     ("user", 'u'),
     ("auth-file", 'Y'),
     ("enable-ssl", 'Z'),
@@ -288,6 +293,7 @@ impl Settings {
             'B' => return Err(format!("-B {value}: there are the text and meta protocols only")),
             'I' => self.item_size_max = size(&value)?,
             'F' => self.flush = false,
+            'X' => self.dump = false,
             'D' => {
                 self.delimiter = match value.as_bytes() {
                     [delimiter] => *delimiter,

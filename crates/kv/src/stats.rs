@@ -115,6 +115,13 @@ pub struct Class {
     pub reclaimed: AtomicU64,
 }
 
+impl Class {
+    /// Whether there are no items.
+    pub fn is_empty(&self) -> bool {
+        self.items.load(Relaxed) == 0
+    }
+}
+
 /// The use of keys with one prefix.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Prefix {
@@ -202,7 +209,7 @@ impl Stats {
 
     /// The class of an item.
     pub fn class_of(&self, header: &Header) -> &Class {
-        &self.classes[self.class_number(header_bytes(header))]
+        &self.classes[self.class_number(item_bytes_of(header))]
     }
 
     /// Counts an item as present.
@@ -211,14 +218,14 @@ impl Stats {
         let class = self.class_of(header);
         class.items.fetch_add(1, Relaxed);
         class.stored.fetch_add(1, Relaxed);
-        class.bytes.fetch_add(header_bytes(header) as u64, Relaxed);
+        class.bytes.fetch_add(item_bytes_of(header) as u64, Relaxed);
     }
 
     /// Counts an item as gone.
     pub fn item_gone(&self, header: &Header) {
         let class = self.class_of(header);
         class.items.fetch_sub(1, Relaxed);
-        class.bytes.fetch_sub(header_bytes(header) as u64, Relaxed);
+        class.bytes.fetch_sub(item_bytes_of(header) as u64, Relaxed);
     }
 
     /// Counts an item as gone, either because it was dead or to make room.
@@ -264,6 +271,7 @@ impl Stats {
     }
 }
 
-fn header_bytes(header: &Header) -> usize {
+/// The bytes that memcached would count for an item with this header.
+pub fn item_bytes_of(header: &Header) -> usize {
     item_bytes(header.key_len.into(), header.value_len as usize, header.flags)
 }

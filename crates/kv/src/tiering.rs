@@ -77,6 +77,12 @@ impl Tiering {
         self.0.evicted_pages(start as usize, bytes)
     }
 
+    /// Copies what a page that is not in DRAM holds, and leaves it where it is. Gives false where
+    /// it is in DRAM, or cannot be had in this way.
+    fn copy_out(self, address: usize, page: &mut [u8; PAGE]) -> bool {
+        self.0.copy_evicted(address, page)
+    }
+
     /// What share of the pages that were ever used is in DRAM, 0 to 1.
     pub(crate) fn resident_share(self) -> f64 {
         let figures = self.0.figures();
@@ -118,6 +124,53 @@ impl Tiering {
             lines.push((format!("tier:{}:fault_p99_ns", tier.name), tier.restore_p99_ns));
         }
         lines
+    }
+}
+
+/// Reads items for a list of all, which says nothing about what will be used: pages that are not
+/// in DRAM stay where they are.
+#[derive(Debug)]
+pub(crate) struct Aside {
+    tiering: Option<Tiering>,
+    /// The page that was copied last, and its address; 0 for none.
+    page: Box<[u8; PAGE]>,
+    address: usize,
+}
+
+impl Aside {
+    /// A reader, which keeps one page.
+    pub(crate) fn new(tiering: Option<Tiering>) -> Aside {
+        Aside { tiering, page: Box::new([0; PAGE]), address: 0 }
+    }
+
+    /// Forgets the page that was copied last, as it may change from now on.
+    pub(crate) fn forget(&mut self) {
+        self.address = 0;
+    }
+
+    /// Copies bytes from `from` on.
+    ///
+    /// # Safety
+    /// There are so many bytes, and they have not changed and do not since [`Aside::forget`] and
+    /// until this returns.
+    pub(crate) unsafe fn read(&mut self, from: *const u8, to: &mut [u8]) {
+        let mut done = 0;
+        while done < to.len() {
+            let at = from as usize + done;
+            let (address, offset) = (at & !(PAGE - 1), at % PAGE);
+            let bytes = (PAGE - offset).min(to.len() - done);
+            let part = &mut to[done..done + bytes];
+            let is_known = self.address == address;
+            if is_known || self.tiering.is_some_and(|t| t.copy_out(address, &mut self.page)) {
+                self.address = address;
+                part.copy_from_slice(&self.page[offset..offset + bytes]);
+            } else {
+                self.address = 0;
+                // SAFETY: of the caller.
+                unsafe { std::ptr::copy_nonoverlapping(from.add(done), part.as_mut_ptr(), bytes) };
+            }
+            done += bytes;
+        }
     }
 }
 

@@ -190,6 +190,77 @@ fn a_full_disk_under_a_tier_costs_no_right_value() {
     assert_eq!(client.get("after").as_deref(), Some(b"all".as_slice()));
 }
 
+/// Processes whose command line names a file.
+fn processes_with(file: &Path) -> Vec<String> {
+    let file = file.as_os_str().as_encoded_bytes();
+    let entries = Path::new("/proc").read_dir().expect("it is there").flatten();
+    let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    let has = |name: &String| {
+        let line = std::fs::read(format!("/proc/{name}/cmdline")).unwrap_or_default();
+        name.parse::<u32>().is_ok() && line.windows(file.len()).any(|part| part == file)
+    };
+    names.filter(has).collect()
+}
+
+/// Its socket stays behind, and clients in mid-request do. Its tier's file has no name.
+#[test]
+fn a_server_that_is_killed_under_load_is_replaced_at_once() {
+    const KEYS: usize = 100_000;
+    const BYTES: usize = 1000;
+    let directory = tempfile::tempdir().expect("a directory");
+    let files = tempfile::tempdir().expect("a directory");
+    let socket = directory.path().join("socket");
+    let tiers = format!("dram,lz4@file:{}", files.path().display());
+    let flags = ["-m", "256", "-t", "2", "--dram", "64M", "--tiers", &tiers];
+    for round in 0..2 {
+        let begun = Instant::now();
+        let server = Server::start(&socket, &flags);
+        assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+        let mut client = Client::connect(&socket);
+        if figure(&mut client, "terrace", "active") == 0 {
+            return skip("pages cannot be moved here; `terrace doctor` says why");
+        }
+        // Nothing but the cache is lost, and that is.
+        assert_eq!(client.get("key1"), None, "in round {round}");
+        fill(&socket, KEYS, BYTES);
+        let name = format!("tier:lz4@file:{}:stored_bytes", files.path().display());
+        until("something went to the disk", || figure(&mut client, "terrace", &name) > 1 << 20);
+        let ended = thread::scope(|scope| {
+            let writers: Vec<_> = (0..3)
+                .map(|writer| {
+                    let socket = &socket;
+                    scope.spawn(move || {
+                        let mut stream = UnixStream::connect(socket).expect("it listens");
+                        let mut key = writer;
+                        // Until the kernel tells that nobody reads any more.
+                        loop {
+                            let mut bytes = format!("set key{key} 0 0 {BYTES} noreply\r\n");
+                            bytes += &"x".repeat(BYTES / 2);
+                            if stream.write_all(bytes.as_bytes()).is_err() {
+                                return;
+                            }
+                            let rest = "x".repeat(BYTES - BYTES / 2) + "\r\n";
+                            if stream.write_all(rest.as_bytes()).is_err() {
+                                return;
+                            }
+                            key = (key + 7) % KEYS;
+                        }
+                    })
+                })
+                .collect();
+            thread::sleep(Duration::from_millis(300));
+            // By SIGKILL.
+            drop(server);
+            writers.into_iter().all(|writer| writer.join().is_ok())
+        });
+        assert!(ended && socket.exists(), "its socket is left");
+    }
+    // Nothing of it stays, neither processes that move pages nor files.
+    until("all of its processes have ended", || processes_with(&socket).is_empty());
+    let left: Vec<_> = files.path().read_dir().expect("it is there").flatten().collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
 #[test]
 fn idle_items_leave_dram_where_a_slowdown_is_allowed() {
     const KEYS: usize = 200_000;

@@ -266,6 +266,8 @@ pub(crate) const SHARE_FILES: u32 = 5;
 pub(crate) const FILES_SHARED: u32 = 6;
 /// A request to the keeper: split huge pages.
 const SPLIT: u32 = 8;
+/// A request to the keeper: copy an evicted page that lies in a file.
+pub(crate) const COPY_EVICTED: u32 = 9;
 /// A request to the keeper: end the fault handlers, then end itself.
 const RETIRE: u32 = 7;
 
@@ -863,6 +865,8 @@ impl Pager {
             SPLIT => self.table.overlapping(start, end).for_each(|entry| {
                 self.has_small_pages(&entry);
             }),
+            // SAFETY: that is what `copy_evicted` asks with, and it waits.
+            COPY_EVICTED => unsafe { self.copy_evicted_for(start, end, tools) },
             SHARE_FILES => self.begin_sharing_files(),
             FILES_SHARED => self.end_sharing_files(),
             _ => self.restore_all_of(start, end, tools),

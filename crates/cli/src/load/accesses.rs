@@ -1,10 +1,12 @@
-//! Which item is asked for next: Zipf over ranks, and ranks scattered over items, so that popular
-//! items are not neighbours in memory.
+//! Which item is asked for next: ranks by Zipf's law or others, and ranks scattered over items, so
+//! that popular items are not neighbours in memory.
 
 use clap::ValueEnum;
 use rand::rngs::SmallRng;
 use rand::{Rng as _, SeedableRng as _};
-use rand_distr::{Distribution as _, Zipf};
+use rand_distr::{Distribution as _, StandardNormal, Zipf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use terrace_sim::scattered::{Scattered, mixed};
 
 /// What is done with an item.
@@ -73,12 +75,29 @@ impl Workload {
     }
 }
 
+/// How popular items are.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Popularity {
+    /// By Zipf's law with this exponent, 0 or more.
+    Zipf(f64),
+    /// By half of a normal distribution: the deviation is this share of the items, above 0.
+    Gaussian(f64),
+}
+
+/// What ranks are drawn from.
+#[derive(Debug)]
+enum Ranks {
+    Zipf(Zipf<f64>),
+    /// With this deviation, of ranks.
+    Gaussian(f64),
+}
+
 /// An endless load.
 #[derive(Debug)]
 pub struct Accesses {
-    zipf: Zipf<f64>,
-    /// How many items there are.
-    items: u64,
+    ranks: Ranks,
+    /// How many items there are. Loads that add items side by side share the number.
+    items: Arc<AtomicU64>,
     /// Unless ranks are items.
     scattered: Option<Scattered>,
     random: SmallRng,
@@ -92,13 +111,19 @@ pub struct Accesses {
 }
 
 impl Accesses {
-    /// Zipf with exponent `theta` ≥ 0 over `items` ≥ 1, in the shares of `mix`. `seed` settles which
-    /// items are popular, `order` with it the order in which they come.
-    pub fn new(items: u64, theta: f64, mix: Mix, seed: u64, order: u64) -> Self {
+    /// `items` ≥ 1, in the shares of `mix`. `seed` settles which items are popular, `order` with it
+    /// the order in which they come.
+    pub fn new(items: u64, popularity: Popularity, mix: Mix, seed: u64, order: u64) -> Self {
+        let ranks = match popularity {
+            Popularity::Zipf(theta) => {
+                Ranks::Zipf(Zipf::new(items as f64, theta).expect("checked with the arguments"))
+            }
+            Popularity::Gaussian(share) => Ranks::Gaussian(share * items as f64),
+        };
         let of_all = |share: f64| (share * (1u64 << 32) as f64) as u64;
         Accesses {
-            zipf: Zipf::new(items as f64, theta).expect("checked with the arguments"),
-            items,
+            ranks,
+            items: Arc::new(AtomicU64::new(items)),
             scattered: Some(Scattered::new(items, seed)),
             random: SmallRng::seed_from_u64(mixed(mixed(seed) ^ order)),
             below: [
@@ -118,6 +143,16 @@ impl Accesses {
         Accesses { scattered: None, ..self }
     }
 
+    /// With the latest items read most.
+    pub fn latest(self) -> Self {
+        Accesses { latest: true, ..self }
+    }
+
+    /// Beside another load: items that one of them adds are there for both.
+    pub fn beside(self, other: &Accesses) -> Self {
+        Accesses { items: Arc::clone(&other.items), ..self }
+    }
+
     /// With other popular items after each so many operations.
     pub fn jumping(self, every: Option<u64>) -> Self {
         Accesses { jump_every: every, ..self }
@@ -125,18 +160,29 @@ impl Accesses {
 
     /// A rank, the most popular first, from 0.
     fn rank(&mut self) -> u64 {
-        self.zipf.sample(&mut self.random) as u64 - 1
+        match &self.ranks {
+            Ranks::Zipf(zipf) => zipf.sample(&mut self.random) as u64 - 1,
+            Ranks::Gaussian(deviation) => loop {
+                let far: f64 = StandardNormal.sample(&mut self.random);
+                let rank = (far.abs() * deviation) as u64;
+                // There are as many ranks as there were items at the beginning, or more.
+                if rank < self.items.load(Relaxed) {
+                    break rank;
+                }
+            },
+        }
     }
 
     fn item(&mut self) -> u64 {
         let rank = self.rank();
+        let items = self.items.load(Relaxed);
         if self.latest {
-            return self.items - 1 - rank;
+            return items - 1 - rank;
         }
         let jumps = self.jump_every.map_or(0, |every| self.drawn / every);
         match self.scattered {
             // Neighbours in memory stay neighbours, elsewhere.
-            None => (rank + mixed(jumps) % self.items * jumps.min(1)) % self.items,
+            None => (rank + mixed(jumps) % items * jumps.min(1)) % items,
             Some(scattered) => scattered.item(rank),
         }
     }
@@ -151,7 +197,7 @@ impl Iterator for Accesses {
             && self.drawn.is_multiple_of(every)
         {
             let jump = mixed(self.drawn / every);
-            self.scattered = Some(Scattered::new(self.items, self.seed ^ jump));
+            self.scattered = Some(Scattered::new(self.items.load(Relaxed), self.seed ^ jump));
         }
         let item = self.item();
         self.drawn += 1;
@@ -160,10 +206,7 @@ impl Iterator for Accesses {
         Some(match chance {
             _ if chance < gets => Operation::Get(item),
             _ if chance < updates => Operation::Update(item),
-            _ if chance < inserts => {
-                self.items += 1;
-                Operation::Set(self.items - 1)
-            }
+            _ if chance < inserts => Operation::Set(self.items.fetch_add(1, Relaxed)),
             _ => Operation::Set(item),
         })
     }
@@ -173,8 +216,10 @@ impl Iterator for Accesses {
 mod tests {
     use super::*;
 
+    const ZIPF: Popularity = Popularity::Zipf(0.99);
+
     fn drawn(items: u64, theta: f64, draws: usize) -> Vec<u64> {
-        let mut accesses = Accesses::new(items, theta, Mix::of_gets(1.0), 11, 1);
+        let mut accesses = Accesses::new(items, Popularity::Zipf(theta), Mix::of_gets(1.0), 11, 1);
         let mut counts = vec![0; items as usize];
         (0..draws).for_each(|_| counts[accesses.rank() as usize] += 1);
         counts
@@ -210,10 +255,58 @@ mod tests {
         assert!((drawn - first).abs() < 0.003, "{drawn} instead of {first}");
     }
 
+    /// In a normal distribution, 68.3 % lie within one deviation and 95.4 % within two.
+    #[test]
+    fn ranks_are_as_likely_as_the_normal_distribution_says() {
+        for (share, clustered) in [(0.1, true), (0.1, false), (0.02, false)] {
+            let all = Mix::of_gets(1.0);
+            let mut accesses = Accesses::new(10_000, Popularity::Gaussian(share), all, 3, 1);
+            let deviation = (share * 10_000.0) as usize;
+            if clustered {
+                accesses = accesses.clustered();
+            }
+            let mut counts = vec![0; 10_000];
+            accesses.take(200_000).for_each(|o| counts[o.item() as usize] += 1);
+            let neighbours: i32 = counts[..deviation].iter().sum();
+            if !clustered {
+                assert!(f64::from(neighbours) / 2e5 < 2.0 * share, "popular items are anywhere");
+                counts.sort_unstable_by(|a, b| b.cmp(a));
+            }
+            for (deviations, within) in [(1, 0.683), (2, 0.954)] {
+                let drawn: i32 = counts[..deviations * deviation].iter().sum();
+                let drawn = f64::from(drawn) / 2e5;
+                assert!((drawn - within).abs() < 0.02, "{drawn} within {deviations}");
+            }
+        }
+    }
+
+    #[test]
+    fn loads_side_by_side_add_no_item_twice() {
+        let mut one = Accesses::new(1000, ZIPF, Workload::D.mix(), 3, 1);
+        let mut other = Accesses::new(1000, ZIPF, Workload::D.mix(), 3, 2).beside(&one);
+        let mut added = Vec::new();
+        for _ in 0..10_000 {
+            for operation in [one.next(), other.next()].into_iter().flatten() {
+                match operation {
+                    Operation::Set(item) => added.push(item),
+                    read => assert!(read.item() < 1000 + added.len() as u64),
+                }
+            }
+        }
+        assert!(added.iter().copied().eq(1000..1000 + added.len() as u64) && added.len() > 500);
+    }
+
+    #[test]
+    fn the_latest_may_be_read_most_without_new_ones() {
+        let accesses = Accesses::new(1000, ZIPF, Mix::of_gets(0.5), 3, 1).latest();
+        let late = accesses.take(10_000).filter(|o| o.item() >= 990).count();
+        assert!(late > 2500, "{late}");
+    }
+
     #[test]
     fn so_many_read_as_were_asked_for() {
         for share in [0.0, 0.9, 1.0] {
-            let gets = Accesses::new(1000, 0.99, Mix::of_gets(share), 3, 1)
+            let gets = Accesses::new(1000, ZIPF, Mix::of_gets(share), 3, 1)
                 .take(100_000)
                 .filter(|operation| matches!(operation, Operation::Get(_)))
                 .count();
@@ -224,7 +317,7 @@ mod tests {
     /// A run after another one must not touch again what that one touched last.
     #[test]
     fn another_order_has_the_same_popular_items() {
-        let accesses = |order| Accesses::new(1000, 0.99, Mix::of_gets(1.0), 3, order).take(100_000);
+        let accesses = |order| Accesses::new(1000, ZIPF, Mix::of_gets(1.0), 3, order).take(100_000);
         assert!(accesses(1).eq(accesses(1)) && !accesses(1).eq(accesses(2)));
         let most_popular = |order| {
             let mut counts = vec![0; 1000];
@@ -243,7 +336,7 @@ mod tests {
         for workload in Workload::value_variants() {
             let mix = workload.mix();
             let mut counts = [0; 3];
-            for operation in Accesses::new(1000, 0.99, mix, 3, 1).take(100_000) {
+            for operation in Accesses::new(1000, ZIPF, mix, 3, 1).take(100_000) {
                 counts[match operation {
                     Operation::Get(_) => 0,
                     Operation::Update(_) => 1,
@@ -261,7 +354,7 @@ mod tests {
     #[test]
     fn the_latest_items_are_read_most() {
         let (mut newest, mut late, mut reads) = (999, 0, 0);
-        for operation in Accesses::new(1000, 0.99, Workload::D.mix(), 3, 1).take(100_000) {
+        for operation in Accesses::new(1000, ZIPF, Workload::D.mix(), 3, 1).take(100_000) {
             match operation {
                 Operation::Set(item) => {
                     assert_eq!(item, newest + 1);
@@ -280,7 +373,7 @@ mod tests {
     #[test]
     fn a_jump_makes_other_items_popular() {
         for clustered in [false, true] {
-            let mut accesses = Accesses::new(1000, 0.99, Mix::of_gets(1.0), 3, 1);
+            let mut accesses = Accesses::new(1000, ZIPF, Mix::of_gets(1.0), 3, 1);
             if clustered {
                 accesses = accesses.clustered();
             }

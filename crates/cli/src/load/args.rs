@@ -2,6 +2,7 @@
 
 use super::accesses::Workload;
 use super::memory::pattern::Load;
+use super::numbers::Numbers;
 use super::protocol::Protocol;
 use super::target::Target;
 use super::values::{LEAST_BYTES, MOST_BYTES, MOST_ITEMS};
@@ -126,9 +127,15 @@ pub struct KvArguments {
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=MOST_ITEMS))]
     pub items: u64,
 
-    /// How long each value is, from 64 to 1000000 bytes
-    #[arg(long, value_name = "BYTES", default_value_t = 1000, value_parser = value_bytes)]
-    pub value_bytes: usize,
+    /// How long values are, from 64 to 1000000 bytes: a number, a range (100..4000), or numbers
+    /// with weights (100:70,4000:30). Each item has a length of its own
+    #[arg(long, value_name = "BYTES", default_value = "1000", value_parser = value_bytes)]
+    pub value_bytes: Numbers,
+
+    /// What share of each value does not compress, in percent: a number, a range (0..100), or
+    /// numbers with weights (0:70,100:30)
+    #[arg(long, value_name = "PCT", default_value = "0", value_parser = incompressible)]
+    pub incompressible: Numbers,
 
     /// From what all data are made, and which items are popular
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -139,9 +146,17 @@ pub struct KvArguments {
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub order: u64,
 
+    /// Which items are asked for most
+    #[arg(long, value_enum, default_value = "zipf")]
+    pub keys: Keys,
+
     /// The exponent of the Zipf distribution; 0: all items alike
     #[arg(long, value_name = "X", default_value_t = 0.99, value_parser = theta)]
     pub theta: f64,
+
+    /// The deviation of the normal distribution, in percent of the items
+    #[arg(long, value_name = "PCT", default_value = "10", value_parser = sigma)]
+    pub sigma: f64,
 
     /// Popular items are those that were written first, so they are neighbours in the server's
     /// memory; else they are scattered
@@ -163,6 +178,10 @@ pub struct KvArguments {
     /// An open loop: so many operations a second set out, and times count from when they are due
     #[arg(long, value_name = "OPS", value_parser = rate)]
     pub rate: Option<f64>,
+
+    /// How many threads, which share the connections
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = count)]
+    pub threads: usize,
 
     /// How many connections
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = count)]
@@ -201,6 +220,20 @@ pub struct KvArguments {
     pub json: bool,
 }
 
+/// How popular items are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Keys {
+    /// By Zipf's law (--theta)
+    Zipf,
+    /// All alike
+    Uniform,
+    /// By half of a normal distribution (--sigma)
+    Gaussian,
+    /// By Zipf's law, the latest most
+    Latest,
+}
+
 /// What of a load is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Phase {
@@ -212,6 +245,8 @@ pub enum Phase {
     Run,
 }
 
+/// A narrower distribution has one item.
+const SIGMA_LEAST: f64 = 1e-6;
 /// Connections, and requests on each: more would be a mistake.
 const COUNT_MOST: usize = 10_000;
 
@@ -230,11 +265,20 @@ fn count(text: &str) -> Result<usize, String> {
     }
 }
 
-fn value_bytes(text: &str) -> Result<usize, String> {
-    match text.parse() {
-        Ok(bytes) if (LEAST_BYTES..=MOST_BYTES).contains(&bytes) => Ok(bytes),
-        _ => Err(format!(
-            "write a whole number from {LEAST_BYTES} (a value names its key and version) to {MOST_BYTES}"
-        )),
+fn sigma(text: &str) -> Result<f64, String> {
+    let share = percent(text)?;
+    if share < SIGMA_LEAST {
+        Err("write a percentage from 0.0001 to 100".to_owned())
+    } else {
+        Ok(share)
     }
+}
+
+fn value_bytes(text: &str) -> Result<Numbers, String> {
+    let read = Numbers::parse(text, &(LEAST_BYTES..=MOST_BYTES));
+    read.map_err(|what| format!("{what}; a value names its key and version"))
+}
+
+fn incompressible(text: &str) -> Result<Numbers, String> {
+    Numbers::parse(text, &(0..=100))
 }

@@ -1,4 +1,4 @@
-//! One thread drives all connections. In a closed loop each keeps `depth` requests on the way and
+//! One thread drives some connections; several may do so side by side. In a closed loop each keeps `depth` requests on the way and
 //! sends the next when a reply is there. In an open loop requests set out at a rate, whatever the
 //! server does, as long as a connection has fewer than `depth` on the way.
 //!
@@ -17,6 +17,8 @@ use anyhow::{Context as _, Result, bail};
 use mio::{Events, Interest, Poll, Token};
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read as _, Write as _};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 /// Room for replies: more than a value, so that one read takes many small ones.
@@ -24,22 +26,31 @@ const INPUT_BYTES: usize = 64 << 10;
 /// What surrounds a value at most.
 const AROUND_VALUE_BYTES: usize = 4096;
 const EVENTS: usize = 256;
-/// How often progress is told.
-const TELL_EVERY: Duration = Duration::from_secs(1);
+/// How often is looked whether the server still answers.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// The kernel sleeps whole milliseconds. What is due sooner is waited for awake.
 const SLEEP_LEAST: Duration = Duration::from_millis(2);
 
 /// What a run is asked to do.
 #[derive(Clone, Copy, Debug)]
-pub struct Plan {
+pub struct Plan<'a> {
     /// The most requests on the way on each connection.
     pub depth: usize,
     /// When it ends; what came later is checked and not counted.
     pub until: Option<Instant>,
     /// Requests a second in an open loop.
     pub rate: Option<f64>,
-    /// Whether progress is told on standard error.
-    pub tell: bool,
+    /// Where it is said how far it is.
+    pub told: &'a Told,
+}
+
+/// How far a run is, for somebody who tells of it meanwhile.
+#[derive(Debug, Default)]
+pub struct Told {
+    /// Operations that were carried out right.
+    pub operations: AtomicU64,
+    /// Operations that were not.
+    pub troubles: AtomicU64,
 }
 
 /// A request on its way.
@@ -78,7 +89,7 @@ pub struct Client {
     connections: Vec<Connection>,
     protocol: Protocol,
     values: Values,
-    ledger: Ledger,
+    ledger: Arc<Ledger>,
     patience: Duration,
     /// Whether values must be right.
     checked: bool,
@@ -92,7 +103,7 @@ impl Client {
         connections: usize,
         protocol: Protocol,
         values: Values,
-        ledger: Ledger,
+        ledger: Arc<Ledger>,
         patience: Duration,
     ) -> Result<Self> {
         let poll = Poll::new().context("cannot poll")?;
@@ -102,7 +113,7 @@ impl Client {
             poll.registry()
                 .register(stream.source(), Token(number), Interest::READABLE)
                 .context("cannot poll")?;
-            let input = vec![0; INPUT_BYTES.max(2 * (values.bytes() + AROUND_VALUE_BYTES))];
+            let input = vec![0; INPUT_BYTES.max(2 * (values.most_bytes() + AROUND_VALUE_BYTES))];
             Ok(Connection {
                 stream,
                 pending: VecDeque::new(),
@@ -138,14 +149,13 @@ impl Client {
     pub fn run(
         &mut self,
         operations: &mut dyn Iterator<Item = Operation>,
-        plan: Plan,
+        plan: Plan<'_>,
     ) -> Result<Tally> {
         let mut tally = Tally::new();
         let mut operations = operations.fuse();
         // Whether there are no more, as far as is known: one that is drawn is also carried out.
         let mut are_over = false;
         let begun = Instant::now();
-        let mut progress = Progress::new(begun);
         let mut set_out = 0u64;
         let mut heard = begun;
         if plan.rate.is_none() {
@@ -156,7 +166,7 @@ impl Client {
         loop {
             let now = Instant::now();
             let is_on = plan.until.is_none_or(|until| now < until);
-            let mut wait = self.patience.min(TELL_EVERY);
+            let mut wait = self.patience.min(LOOK_EVERY);
             if let Some(rate) = plan.rate.filter(|_| is_on && !are_over) {
                 let due = |count: u64| begun + Duration::from_secs_f64(count as f64 / rate);
                 while due(set_out) <= now
@@ -193,9 +203,8 @@ impl Client {
                     self.top_up(*number, plan.depth, more, &mut tally)?;
                 }
             }
-            if plan.tell {
-                progress.tell(&tally);
-            }
+            plan.told.operations.store(tally.operations(), Relaxed);
+            plan.told.troubles.store(tally.troubles(), Relaxed);
             if self.connections.iter().all(|connection| connection.pending.is_empty()) {
                 heard = heard.max(now);
             } else if heard.elapsed() >= self.patience {
@@ -356,7 +365,7 @@ impl Client {
         let mut any = false;
         while come.start < come.end {
             let Some((reply, bytes)) =
-                self.protocol.reply(&input[come.clone()], self.values.bytes())?
+                self.protocol.reply(&input[come.clone()], self.values.most_bytes())?
             else {
                 break;
             };
@@ -413,35 +422,5 @@ impl Client {
             *come = 0..come.len();
         }
         Ok(any)
-    }
-}
-
-/// Tells how far a run is.
-struct Progress {
-    begun: Instant,
-    told: Instant,
-    operations: u64,
-}
-
-impl Progress {
-    fn new(begun: Instant) -> Self {
-        Progress { begun, told: begun, operations: 0 }
-    }
-
-    /// A line on standard error, once a second.
-    fn tell(&mut self, tally: &Tally) {
-        let since = self.told.elapsed();
-        if since < TELL_EVERY {
-            return;
-        }
-        let operations = tally.operations();
-        eprintln!(
-            "{:>5.0}s {:>9.0} ops/s  {} wrong",
-            self.begun.elapsed().as_secs_f64(),
-            (operations - self.operations) as f64 / since.as_secs_f64(),
-            tally.troubles(),
-        );
-        self.told += since;
-        self.operations = operations;
     }
 }

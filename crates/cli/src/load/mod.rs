@@ -1,17 +1,19 @@
 //! `terrace load kv`: fills a memcached or redis server and loads it, and checks every answer.
 //!
 //! Nothing of Terrace is in it: it is the client of measurements, and of anyone who wants to see
-//! what a server does under it. One thread, a closed loop or an open one, the same data for the same
-//! seed.
+//! what a server does under it. One thread or several, a closed loop or an open one, the same data
+//! for the same seed.
 
 mod accesses;
 pub mod args;
 mod client;
 pub mod memory;
+mod numbers;
 mod protocol;
 mod tally;
 mod target;
 mod text;
+mod threads;
 mod values;
 mod versions;
 
@@ -19,21 +21,26 @@ pub use protocol::Protocol;
 
 use crate::say;
 pub use accesses::Workload;
-use accesses::{Accesses, Mix, Operation};
-use anyhow::{Context as _, Result, bail};
-use args::{KvArguments, Phase};
-use client::{Client, Plan};
+use accesses::{Accesses, Mix, Operation, Popularity};
+use anyhow::{Context as _, Result, bail, ensure};
+use args::{Keys, KvArguments, Phase};
+use client::Client;
+use numbers::Numbers;
 use serde::Serialize;
 use std::fs::File;
-use std::io::{self, BufWriter, Write as _};
+use std::io::{self, BufWriter, IsTerminal as _, Write as _};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tally::Figures;
+use threads::Load;
 use values::Values;
 use versions::Ledger;
 
 /// Requests on the way on each connection during the fill, which is not measured.
 const FILL_DEPTH: usize = 64;
+/// Where a thread's number stands in what settles the order of its accesses.
+const THREAD_SHIFT: u32 = 48;
 /// Exit status where the server, or memory, answered something that it should not have.
 const WRONG: u8 = 1;
 
@@ -49,13 +56,19 @@ pub struct Outcome {
     /// As asked for.
     pub items: u64,
     /// As asked for.
-    pub value_bytes: usize,
+    pub value_bytes: Numbers,
+    /// As asked for.
+    pub incompressible: Numbers,
     /// As asked for.
     pub seed: u64,
     /// As asked for.
     pub order: u64,
+    /// How popular items are.
+    pub keys: Keys,
     /// As asked for.
     pub theta: f64,
+    /// The deviation of a normal distribution as a share of the items, as asked for.
+    pub sigma: f64,
     /// As asked for.
     pub clustered: bool,
     /// Share of GETs from 0 to 1, as asked for.
@@ -69,6 +82,8 @@ pub struct Outcome {
     /// Operations a second, as asked for.
     pub rate: Option<f64>,
     /// As asked for.
+    pub threads: usize,
+    /// As asked for.
     pub connections: usize,
     /// As asked for.
     pub depth: usize,
@@ -78,8 +93,8 @@ pub struct Outcome {
     pub fill: Option<Figures>,
     /// The measured part, if that was asked for.
     pub run: Option<Figures>,
-    /// CPU time of this client per time of the measured part. Near 1 the client is the limit, not
-    /// the server.
+    /// CPU time of this client per time of the measured part and thread. Near 1 the client is the
+    /// limit, not the server.
     pub client_cpu_share: Option<f64>,
 }
 
@@ -88,10 +103,21 @@ pub fn run(arguments: &KvArguments) -> Result<u8> {
     if arguments.truth.is_some() && arguments.phase == Phase::Fill {
         bail!("--truth counts what is measured, and with --phase fill nothing is");
     }
+    ensure!(
+        arguments.connections >= arguments.threads,
+        "--threads {}: each thread needs a connection, and there are {}; raise --connections",
+        arguments.threads,
+        arguments.connections,
+    );
+    ensure!(
+        arguments.jump_every.is_none() || arguments.keys != Keys::Latest,
+        "--jump-every: the latest items are popular with --keys latest; leave one of them out"
+    );
     let truth = truth_file(arguments.truth.as_deref())?;
     let filled = arguments.phase != Phase::Run;
     let base = if filled { 0 } else { version_after_earlier_runs() };
-    let values = Values::new(arguments.value_bytes, arguments.seed);
+    let (lengths, random) = (arguments.value_bytes.clone(), arguments.incompressible.clone());
+    let values = Values::new(lengths, random, arguments.seed);
     let mix = arguments.workload.map_or(Mix::of_gets(arguments.get_share), Workload::mix);
     let patience = Duration::from_secs_f64(arguments.patience);
     let protocol = match arguments.protocol {
@@ -103,16 +129,20 @@ pub fn run(arguments: &KvArguments) -> Result<u8> {
         target: arguments.target.to_string(),
         protocol: protocol.name(),
         items: arguments.items,
-        value_bytes: arguments.value_bytes,
+        value_bytes: arguments.value_bytes.clone(),
+        incompressible: arguments.incompressible.clone(),
         seed: arguments.seed,
         order: arguments.order,
+        keys: arguments.keys,
         theta: arguments.theta,
+        sigma: arguments.sigma,
         clustered: arguments.clustered,
         get_share: mix.gets,
         update_share: mix.updates,
         insert_share: mix.inserts,
         jump_every: arguments.jump_every,
         rate: arguments.rate,
+        threads: arguments.threads,
         connections: arguments.connections,
         depth: arguments.depth,
         warm_up_s: arguments.warm_up,
@@ -120,69 +150,70 @@ pub fn run(arguments: &KvArguments) -> Result<u8> {
         run: None,
         client_cpu_share: None,
     };
-    let ledger = Ledger::new(arguments.items, base);
-    let mut client = Client::connect(
-        &arguments.target,
-        arguments.connections,
-        protocol,
-        values,
-        ledger,
-        patience,
-    )?;
-    if arguments.unchecked {
-        client = client.unchecked();
-    }
+    let ledger = Arc::new(Ledger::new(arguments.items, base));
+    let threads = arguments.threads;
+    let open = |number: usize| -> Result<Client> {
+        let connections = share(arguments.connections as u64, threads, number) as usize;
+        let (values, ledger) = (values.clone(), Arc::clone(&ledger));
+        let client =
+            Client::connect(&arguments.target, connections, protocol, values, ledger, patience)?;
+        Ok(if arguments.unchecked { client.unchecked() } else { client })
+    };
+    let mut clients = (0..threads).map(open).collect::<Result<Vec<_>>>()?;
     let mut right = true;
-    let tell = !arguments.json;
+    let tell = io::stderr().is_terminal();
     if filled {
-        let plan = Plan { depth: FILL_DEPTH, until: None, rate: None, tell };
-        let tally = client.run(&mut (0..arguments.items).map(Operation::Set), plan)?;
+        let load = Load { depth: FILL_DEPTH, until: None, rate: None, tell };
+        let of = |number| (number as u64..arguments.items).step_by(threads).map(Operation::Set);
+        let mut operations: Vec<_> = (0..threads).map(of).collect();
+        let (tally, _) = threads::run(&mut clients, &mut operations, load)?;
         right &= tally.is_right();
         outcome.fill = Some(tally.figures());
     }
     if right && arguments.phase != Phase::Fill {
-        let mut accesses =
-            Accesses::new(arguments.items, arguments.theta, mix, arguments.seed, arguments.order)
-                .jumping(arguments.jump_every);
-        if arguments.clustered {
-            accesses = accesses.clustered();
-        }
+        let mut accesses = accesses(arguments, mix);
         let warm_up = Duration::from_secs_f64(arguments.warm_up);
-        let plan = |until: Option<Duration>| Plan {
+        let load = |until: Option<Duration>| Load {
             depth: arguments.depth,
             until: until.map(|seconds| Instant::now() + seconds),
             rate: arguments.rate,
             tell,
         };
         if !warm_up.is_zero() {
-            let tally = client.run(&mut accesses, plan(Some(warm_up)))?;
+            let (tally, _) = threads::run(&mut clients, &mut accesses, load(Some(warm_up)))?;
             right &= tally.is_right();
         }
         // Those that were not carried out any more are few: one for each request on the way.
-        let mut asked = vec![0u64; if truth.is_some() { arguments.items as usize } else { 0 }];
-        let mut accesses = accesses.inspect(|operation| {
-            if let Some(count) = asked.get_mut(operation.item() as usize) {
-                *count += 1;
-            }
-        });
-        let cpu_before = terrace_os::thread_cpu_ns();
-        let tally = match arguments.operations {
-            Some(operations) => {
-                client.run(&mut accesses.by_ref().take(operations as usize), plan(None))?
-            }
-            None => {
-                let seconds = Duration::from_secs_f64(arguments.seconds);
-                client.run(&mut accesses, plan(Some(seconds)))?
-            }
+        let counted = if truth.is_some() { arguments.items as usize } else { 0 };
+        let mut asked = vec![vec![0u64; counted]; threads];
+        let most = |number| match arguments.operations {
+            Some(operations) => share(operations, threads, number) as usize,
+            None => usize::MAX,
         };
-        let cpu_s = (terrace_os::thread_cpu_ns() - cpu_before) as f64 / 1e9;
+        let mut operations: Vec<_> = accesses
+            .iter_mut()
+            .zip(&mut asked)
+            .enumerate()
+            .map(|(number, (accesses, asked))| {
+                accesses.take(most(number)).inspect(move |operation| {
+                    if let Some(count) = asked.get_mut(operation.item() as usize) {
+                        *count += 1;
+                    }
+                })
+            })
+            .collect();
+        let seconds = Duration::from_secs_f64(arguments.seconds);
+        let load = load(arguments.operations.is_none().then_some(seconds));
+        let (tally, cpu_s) = threads::run(&mut clients, &mut operations, load)?;
+        drop(operations);
         right &= tally.is_right();
         let figures = tally.figures();
         outcome.client_cpu_share = (figures.seconds > 0.0).then(|| cpu_s / figures.seconds);
         outcome.run = Some(figures);
-        drop(accesses);
         if let Some(file) = truth {
-            write_truth(file, &serde_json::json!({ "operations": asked }))?;
+            let sum = |item: usize| asked.iter().map(|asked| asked[item]).sum::<u64>();
+            let all: Vec<u64> = (0..counted).map(sum).collect();
+            write_truth(file, &serde_json::json!({ "operations": all }))?;
         }
     }
     if arguments.json {
@@ -202,6 +233,40 @@ pub fn run(arguments: &KvArguments) -> Result<u8> {
         trouble.unwrap_or("during the warm-up")
     ));
     Ok(WRONG)
+}
+
+/// What of `all` is for one of some threads.
+fn share(all: u64, threads: usize, number: usize) -> u64 {
+    let threads = threads as u64;
+    all / threads + u64::from((number as u64) < all % threads)
+}
+
+/// The operations of each thread.
+fn accesses(arguments: &KvArguments, mix: Mix) -> Vec<Accesses> {
+    let popularity = match arguments.keys {
+        Keys::Zipf | Keys::Latest => Popularity::Zipf(arguments.theta),
+        Keys::Uniform => Popularity::Zipf(0.0),
+        Keys::Gaussian => Popularity::Gaussian(arguments.sigma),
+    };
+    let jump_every = arguments.jump_every.map(|every| (every / arguments.threads as u64).max(1));
+    let mut all: Vec<Accesses> = Vec::new();
+    for thread in 0..arguments.threads as u64 {
+        // One thread's are those of the same arguments without threads.
+        let order = arguments.order ^ thread << THREAD_SHIFT;
+        let mut one = Accesses::new(arguments.items, popularity, mix, arguments.seed, order)
+            .jumping(jump_every);
+        if arguments.clustered {
+            one = one.clustered();
+        }
+        if arguments.keys == Keys::Latest {
+            one = one.latest();
+        }
+        if let Some(first) = all.first() {
+            one = one.beside(first);
+        }
+        all.push(one);
+    }
+    all
 }
 
 /// Opened before the work: whoever asked for it wants it.

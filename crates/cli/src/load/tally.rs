@@ -108,6 +108,20 @@ impl Tally {
         }
     }
 
+    /// Adds what another thread has done at the same time.
+    pub fn merge(&mut self, other: Tally) {
+        self.gets.add(&other.gets).expect("all have the same bounds");
+        self.sets.add(&other.sets).expect("all have the same bounds");
+        self.elapsed = self.elapsed.max(other.elapsed);
+        self.misses += other.misses;
+        self.early += other.early;
+        self.wrong += other.wrong;
+        self.refused += other.refused;
+        self.first_trouble = self.first_trouble.take().or(other.first_trouble);
+        self.bytes_sent += other.bytes_sent;
+        self.bytes_received += other.bytes_received;
+    }
+
     /// How long it took in all.
     pub fn set_elapsed(&mut self, elapsed: Duration) {
         self.elapsed = elapsed;
@@ -223,6 +237,23 @@ mod tests {
         );
         assert!((figures.all_us.unwrap().max - 5000.0).abs() < 5.0);
         assert_eq!(Tally::new().figures().get_us, None);
+    }
+
+    #[test]
+    fn what_threads_did_side_by_side_is_added_up() {
+        let mut all = Tally::new();
+        for seconds in [1, 2] {
+            let mut tally = Tally::new();
+            (0..seconds).for_each(|_| tally.hit(Duration::from_millis(seconds)));
+            tally.miss(seconds);
+            tally.bytes_sent = 10;
+            tally.set_elapsed(Duration::from_secs(seconds));
+            all.merge(tally);
+        }
+        let figures = all.figures();
+        assert_eq!((figures.hits, figures.misses, figures.bytes_sent), (3, 2, 20));
+        assert_eq!((figures.seconds, figures.ops_per_s), (2.0, 1.5));
+        assert!(figures.first_trouble.is_some_and(|trouble| trouble.contains("key-000000000001")));
     }
 
     #[test]

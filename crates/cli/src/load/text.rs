@@ -1,6 +1,7 @@
 //! The outcome for people.
 
 use super::Outcome;
+use super::args::Keys;
 use super::tally::{Figures, Times};
 use crate::quantity::{bytes, short_time};
 
@@ -20,15 +21,16 @@ pub fn text(outcome: &Outcome) -> String {
     let Some(run) = &outcome.run else { return text };
     let pace = outcome.rate.map_or(String::new(), |rate| format!(" at {rate} ops/s"));
     text += &format!(
-        "  run   {:>7.1}s {:>9.0} ops/s   {:.0}% GETs, Zipf {}, {} connections, depth {}{pace}, after {:.1}s; client {:.0}% of a CPU\n",
+        "  run   {:>7.1}s {:>9.0} ops/s   {:.0}% GETs, {}, {} connections, depth {}{pace}, after {:.1}s; client {:.0}% of {}\n",
         run.seconds,
         run.ops_per_s,
         (outcome.get_share + outcome.update_share) * 100.0,
-        outcome.theta,
+        keys(outcome),
         outcome.connections,
         outcome.depth,
         outcome.warm_up_s,
         outcome.client_cpu_share.unwrap_or(0.0) * 100.0,
+        cpus(outcome.threads),
     );
     text +=
         &format!("{:8}{:>10} {:>9} {:>9} {:>9} {:>9}\n", "", "count", "p50", "p99", "p99.9", "max");
@@ -48,6 +50,20 @@ pub fn text(outcome: &Outcome) -> String {
     text + &trouble(run)
 }
 
+/// How popular items were.
+fn keys(outcome: &Outcome) -> String {
+    match outcome.keys {
+        Keys::Zipf => format!("Zipf {}", outcome.theta),
+        Keys::Uniform => "all alike".to_owned(),
+        Keys::Gaussian => format!("Gaussian {}%", outcome.sigma * 100.0),
+        Keys::Latest => format!("the latest most, Zipf {}", outcome.theta),
+    }
+}
+
+fn cpus(threads: usize) -> String {
+    if threads == 1 { "a CPU".to_owned() } else { format!("{threads} CPUs") }
+}
+
 fn trouble(figures: &Figures) -> String {
     if figures.misses + figures.errors == 0 {
         return String::new();
@@ -58,6 +74,7 @@ fn trouble(figures: &Figures) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::load::numbers::Numbers;
     use crate::load::tally::Tally;
     use std::time::Duration;
 
@@ -73,16 +90,20 @@ mod tests {
             target: "127.0.0.1:1".into(),
             protocol: "redis",
             items: 1000,
-            value_bytes: 100,
+            value_bytes: Numbers::One(100),
+            incompressible: Numbers::One(0),
             seed: 1,
             order: 1,
+            keys: Keys::Zipf,
             theta: 0.99,
+            sigma: 0.1,
             clustered: false,
             get_share: 0.9,
             update_share: 0.0,
             insert_share: 0.0,
             jump_every: None,
             rate: None,
+            threads: 1,
             connections: 32,
             depth: 1,
             warm_up_s: 2.0,

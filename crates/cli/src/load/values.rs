@@ -3,8 +3,10 @@
 //!
 //! A value names its key and its version and holds a checksum of itself: it is told from any other,
 //! damaged, stale or torn, without a copy to compare with. The rest is JSON-like text with some
-//! noise: 1,000 bytes compress about 2.3 times under lz4, by pages of 4 KiB.
+//! noise: 1,000 bytes compress about 2.3 times under lz4, by pages of 4 KiB. A share of it may be
+//! bytes by chance, which do not compress at all.
 
+use super::numbers::Numbers;
 use terrace_sim::scattered::mixed;
 
 /// Bytes of a key: `key-` and the item's number.
@@ -53,22 +55,45 @@ pub fn key(item: u64) -> [u8; KEY_BYTES] {
 }
 
 /// Makes and checks the values of one run.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Values {
-    bytes: usize,
+    bytes: Numbers,
+    random: Numbers,
     seed: u64,
 }
 
+/// What tells the chance for an item's length from that for its contents, and that for the share
+/// that does not compress.
+const LENGTHS: u64 = 0x4C45_4E47_5448_5321;
+const SHARES: u64 = 0x5348_4152_4553_2121;
+
 impl Values {
-    /// Values of `bytes` bytes, between [`LEAST_BYTES`] and [`MOST_BYTES`].
-    pub fn new(bytes: usize, seed: u64) -> Self {
-        assert!((LEAST_BYTES..=MOST_BYTES).contains(&bytes), "checked with the arguments");
-        Values { bytes, seed }
+    /// Values of so many bytes, between [`LEAST_BYTES`] and [`MOST_BYTES`], of which so many of a
+    /// hundred are by chance. Both are an item's own: each of its values has the same.
+    pub fn new(bytes: Numbers, random: Numbers, seed: u64) -> Self {
+        Values { bytes, random, seed }
     }
 
-    /// How long each is.
-    pub fn bytes(&self) -> usize {
-        self.bytes
+    /// How long an item's values are.
+    fn bytes(&self, item: u64) -> usize {
+        match self.bytes {
+            Numbers::One(bytes) => bytes,
+            _ => self.bytes.of(mixed(mixed(self.seed ^ LENGTHS) ^ item)),
+        }
+    }
+
+    /// How many bytes at an item's end are by chance.
+    fn random_bytes(&self, item: u64, bytes: usize) -> usize {
+        let percent = match self.random {
+            Numbers::One(percent) => percent,
+            _ => self.random.of(mixed(mixed(self.seed ^ SHARES) ^ item)),
+        };
+        (bytes - LEAST_BYTES) * percent / 100
+    }
+
+    /// How long the longest is.
+    pub fn most_bytes(&self) -> usize {
+        self.bytes.most()
     }
 
     /// The value of an item at a version, in place of what `value` held.
@@ -77,13 +102,19 @@ impl Values {
         value.extend_from_slice(HEAD);
         write_decimal(&mut value[KEY_AT + 4..KEY_AT + KEY_BYTES], item);
         write_hexadecimal(&mut value[VERSION_AT..VERSION_AT + VERSION_DIGITS], version);
+        let bytes = self.bytes(item);
+        let text = bytes - self.random_bytes(item, bytes);
         let mut noise = Noise(mixed(mixed(self.seed ^ item) ^ version));
-        while value.len() < self.bytes {
+        while value.len() < text {
             let from = value.len();
-            value.extend_from_slice(&ENTRY[..ENTRY.len().min(self.bytes - from)]);
+            value.extend_from_slice(&ENTRY[..ENTRY.len().min(text - from)]);
             noise.fill(&mut value[from..]);
         }
-        value[self.bytes - 1] = b'}';
+        while value.len() < bytes {
+            let chance = noise.next().to_ne_bytes();
+            value.extend_from_slice(&chance[..chance.len().min(bytes - value.len())]);
+        }
+        value[bytes - 1] = b'}';
         let checksum = checksum(value);
         write_hexadecimal(
             &mut value[CHECKSUM_AT..CHECKSUM_AT + CHECKSUM_DIGITS],
@@ -93,7 +124,7 @@ impl Values {
 
     /// The version of what came back for an item.
     pub fn version(&self, item: u64, value: &[u8]) -> Result<u64, Wrong> {
-        if value.len() != self.bytes {
+        if value.len() != self.bytes(item) {
             return Err(Wrong::Length(value.len()));
         }
         if value[KEY_AT..KEY_AT + KEY_BYTES] != key(item) {
@@ -142,6 +173,11 @@ fn read_hexadecimal(field: &[u8]) -> Option<u64> {
 struct Noise(u64);
 
 impl Noise {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        mixed(self.0)
+    }
+
     fn fill(&mut self, text: &mut [u8]) {
         let (mut bits, mut left) = (0, 0);
         for byte in text {
@@ -149,8 +185,7 @@ impl Noise {
                 continue;
             }
             if left == 0 {
-                self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-                (bits, left) = (mixed(self.0), 16);
+                (bits, left) = (self.next(), 16);
             }
             let digit = (bits & 15) as usize;
             // Six of ten digits are a little likelier than the others: nobody minds.
@@ -166,9 +201,13 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    fn of(bytes: usize) -> Values {
+        Values::new(Numbers::One(bytes), Numbers::One(0), 7)
+    }
+
     fn value(bytes: usize, item: u64, version: u64) -> Vec<u8> {
         let mut value = b"what was there before".to_vec();
-        Values::new(bytes, 7).make(item, version, &mut value);
+        of(bytes).make(item, version, &mut value);
         value
     }
 
@@ -192,27 +231,64 @@ mod tests {
         assert_ne!(value(1000, 5, 1)[HEAD.len()..], value(1000, 6, 1)[HEAD.len()..]);
     }
 
-    /// The servers' pages that the project's figures come from shrank to 1/2.26 under lz4.
-    #[test]
-    fn pages_of_values_compress_as_json_does() {
+    /// How many times smaller pages of values are under lz4.
+    fn ratio(values: &Values) -> f64 {
         let lz4 = terrace_tiers::codec::codec_for(terrace_tiers::CodecKind::Lz4);
         let mut scratch = terrace_tiers::Scratch::new();
-        let text: Vec<u8> =
-            (0..2000).flat_map(|item| value(1000, mixed(item) % 1_000_000, 0)).collect();
+        let mut text = Vec::new();
+        for item in 0..2000 {
+            let mut value = Vec::new();
+            values.make(mixed(item) % 1_000_000, 0, &mut value);
+            text.extend(value);
+        }
         let (pages, _) = text.as_chunks::<4096>();
         let stored: usize = pages
             .iter()
             .map(|page| lz4.compress(page, &mut scratch, 4096).map_or(4096, <[u8]>::len))
             .sum();
-        let ratio = (pages.len() * 4096) as f64 / stored as f64;
+        (pages.len() * 4096) as f64 / stored as f64
+    }
+
+    /// The servers' pages that the project's figures come from shrank to 1/2.26 under lz4.
+    #[test]
+    fn pages_of_values_compress_as_json_does() {
+        let ratio = ratio(&of(1000));
         assert!((2.2..2.4).contains(&ratio), "{ratio}");
+    }
+
+    #[test]
+    fn the_share_that_does_not_compress_is_the_one_that_is_said() {
+        let of = |random| ratio(&Values::new(Numbers::One(1000), random, 7));
+        let (half, all) = (of(Numbers::One(50)), of(Numbers::One(100)));
+        // Of half of it half is left, and of the other half all.
+        assert!((1.3..1.5).contains(&half) && (1.0..1.1).contains(&all), "{half} {all}");
+        let mixed = of(Numbers::Weighted(vec![(0, 1), (100, 1)]));
+        assert!((1.3..1.6).contains(&mixed), "{mixed}");
+    }
+
+    #[test]
+    fn an_item_has_one_length_whatever_its_version() {
+        let values = Values::new(Numbers::Within(64, 4000), Numbers::Within(0, 100), 7);
+        let (mut lengths, mut value) = (Vec::new(), Vec::new());
+        for item in 0..1000 {
+            let mut of = |version| {
+                values.make(item, version, &mut value);
+                assert_eq!(values.version(item, &value), Ok(version));
+                value.len()
+            };
+            let bytes = of(1);
+            assert_eq!(of(2), bytes);
+            lengths.push(bytes);
+        }
+        let mean = lengths.iter().sum::<usize>() as f64 / 1000.0;
+        assert!((1900.0..2200.0).contains(&mean), "{mean}");
     }
 
     proptest! {
         #[test]
         fn a_value_is_known_by_its_item_and_version(bytes in LEAST_BYTES..3000, item in 0..MOST_ITEMS, version: u64) {
             let value = value(bytes, item, version);
-            let values = Values::new(bytes, 7);
+            let values = of(bytes);
             prop_assert_eq!(value.len(), bytes);
             prop_assert_eq!(values.version(item, &value), Ok(version));
             prop_assert_eq!(values.version((item + 1) % MOST_ITEMS, &value), Err(Wrong::Key));
@@ -224,7 +300,7 @@ mod tests {
             let mut value = value(bytes, 9, 3);
             let at = at.index(bytes);
             value[at] ^= change;
-            let read = Values::new(bytes, 7).version(9, &value);
+            let read = of(bytes).version(9, &value);
             // Capitals are digits too.
             let same_digit = (CHECKSUM_AT..CHECKSUM_AT + CHECKSUM_DIGITS).contains(&at) && change == b'a' ^ b'A';
             prop_assert!(read.is_err() || same_digit && read == Ok(3), "{:?}", read);

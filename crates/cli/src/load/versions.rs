@@ -4,65 +4,109 @@
 //! Writes of one item over several connections may be carried out in any order while they overlap,
 //! so any of the overlapping ones may be the last.
 
-/// One item's.
-#[derive(Clone, Copy, Debug, Default)]
+use std::sync::atomic::{
+    AtomicU32,
+    Ordering::{Acquire, Release},
+};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// One item's. What is read with each operation is read without a lock.
+#[derive(Debug, Default)]
 struct Versions {
     /// No older one may come back. Relative to `base`, as are the others.
-    oldest: u32,
-    newest: u32,
+    oldest: AtomicU32,
+    newest: AtomicU32,
+    writes: Mutex<Writes>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Writes {
     /// Writes on their way, and the first of those that overlap.
     on_the_way: u32,
     first: u32,
 }
 
-/// All items'.
+impl Versions {
+    fn writes(&self) -> MutexGuard<'_, Writes> {
+        self.writes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// New items have parts of their own: each is as large as all that precede it.
+const PARTS: usize = 32;
+
+/// All items', for all threads.
 #[derive(Debug)]
 pub struct Ledger {
     /// What was there before has this version or an older one.
     base: u64,
     /// Items from here on are written for the first time by this load.
     filled: u64,
-    items: Vec<Versions>,
+    parts: [OnceLock<Box<[Versions]>>; PARTS],
+}
+
+fn versions_of(items: u64) -> Box<[Versions]> {
+    (0..items).map(|_| Versions::default()).collect()
 }
 
 impl Ledger {
     /// Ledger of `items` items, none of which holds a version above `base`.
     pub fn new(items: u64, base: u64) -> Self {
-        Ledger { base, filled: items, items: vec![Versions::default(); items as usize] }
+        let ledger = Ledger { base, filled: items, parts: [const { OnceLock::new() }; PARTS] };
+        ledger.parts[0].get_or_init(|| versions_of(items));
+        ledger
+    }
+
+    /// The part of an item, its first item, and how many there are.
+    fn part_of(&self, item: u64) -> (usize, u64, u64) {
+        let times = item / self.filled;
+        let part = u64::BITS - times.leading_zeros();
+        let first = if part == 0 { 0 } else { self.filled << (part - 1) };
+        (part as usize, first, first.max(self.filled))
+    }
+
+    fn of(&self, item: u64) -> &Versions {
+        if let Some(filled) = self.parts[0].get()
+            && let Some(versions) = filled.get(item as usize)
+        {
+            return versions;
+        }
+        let (part, first, len) = self.part_of(item);
+        &self.parts[part].get_or_init(|| versions_of(len))[(item - first) as usize]
     }
 
     /// A write of `item` sets out; the result is its version.
-    pub fn begin_write(&mut self, item: u64) -> u64 {
-        if item >= self.items.len() as u64 {
-            self.items.resize(item as usize + 1, Versions::default());
+    pub fn begin_write(&self, item: u64) -> u64 {
+        let versions = self.of(item);
+        let mut writes = versions.writes();
+        let newest = versions.newest.load(Acquire) + 1;
+        versions.newest.store(newest, Release);
+        if writes.on_the_way == 0 {
+            writes.first = newest;
         }
-        let versions = &mut self.items[item as usize];
-        versions.newest += 1;
-        if versions.on_the_way == 0 {
-            versions.first = versions.newest;
-        }
-        versions.on_the_way += 1;
-        self.base + u64::from(versions.newest)
+        writes.on_the_way += 1;
+        self.base + u64::from(newest)
     }
 
     /// A write of `item` was acknowledged, or refused (then the server keeps what it had, or drops
     /// it).
-    pub fn end_write(&mut self, item: u64, stored: bool) {
-        let versions = &mut self.items[item as usize];
-        assert!(versions.on_the_way > 0, "every write begins before it ends");
-        versions.on_the_way -= 1;
+    pub fn end_write(&self, item: u64, stored: bool) {
+        let versions = self.of(item);
+        let mut writes = versions.writes();
+        assert!(writes.on_the_way > 0, "every write begins before it ends");
+        writes.on_the_way -= 1;
         if !stored {
             // Whichever of the others was last is not known any more.
-            versions.first = versions.oldest;
+            writes.first = versions.oldest.load(Acquire);
         }
-        if versions.on_the_way == 0 {
-            versions.oldest = versions.first;
+        if writes.on_the_way == 0 {
+            versions.oldest.store(writes.first, Release);
         }
     }
 
     /// The oldest version that may answer a read of `item` that sets out now.
     pub fn begin_read(&self, item: u64) -> u64 {
-        match self.items[item as usize].oldest {
+        match self.of(item).oldest.load(Acquire) {
             0 => 0,
             oldest => self.base + u64::from(oldest),
         }
@@ -77,7 +121,8 @@ impl Ledger {
     /// Whether `version` may have come back for `item` now, where `oldest` is what
     /// [`Ledger::begin_read`] said.
     pub fn may_be(&self, item: u64, oldest: u64, version: u64) -> bool {
-        (oldest..=self.base + u64::from(self.items[item as usize].newest)).contains(&version)
+        let newest = self.base + u64::from(self.of(item).newest.load(Acquire));
+        (oldest..=newest).contains(&version)
     }
 }
 
@@ -87,7 +132,7 @@ mod tests {
 
     #[test]
     fn what_was_overwritten_may_not_come_back() {
-        let mut ledger = Ledger::new(1, 100);
+        let ledger = Ledger::new(1, 100);
         assert_eq!(ledger.begin_write(0), 101);
         ledger.end_write(0, true);
         let read = ledger.begin_read(0);
@@ -107,7 +152,7 @@ mod tests {
 
     #[test]
     fn of_overlapping_writes_any_may_be_the_last() {
-        let mut ledger = Ledger::new(1, 0);
+        let ledger = Ledger::new(1, 0);
         assert_eq!((ledger.begin_write(0), ledger.begin_write(0)), (1, 2));
         ledger.end_write(0, true);
         assert_eq!(ledger.begin_write(0), 3);
@@ -119,7 +164,7 @@ mod tests {
 
     #[test]
     fn a_new_item_may_be_missing_until_it_was_acknowledged() {
-        let mut ledger = Ledger::new(1, 0);
+        let ledger = Ledger::new(1, 0);
         assert!(!ledger.may_be_missing(0, ledger.begin_read(0)));
         ledger.begin_write(1);
         assert!(ledger.may_be_missing(1, ledger.begin_read(1)));
@@ -129,7 +174,7 @@ mod tests {
 
     #[test]
     fn a_refused_write_settles_nothing() {
-        let mut ledger = Ledger::new(1, 0);
+        let ledger = Ledger::new(1, 0);
         ledger.begin_write(0);
         ledger.end_write(0, false);
         assert_eq!(ledger.begin_read(0), 0);
@@ -137,7 +182,7 @@ mod tests {
 
     #[test]
     fn of_what_was_there_before_any_version_may_come() {
-        let mut ledger = Ledger::new(1, 100);
+        let ledger = Ledger::new(1, 100);
         assert!(ledger.may_be(0, ledger.begin_read(0), 7) && !ledger.may_be(0, 0, 101));
         ledger.begin_write(0);
         ledger.end_write(0, true);
@@ -145,5 +190,32 @@ mod tests {
             !ledger.may_be(0, ledger.begin_read(0), 100)
                 && ledger.may_be(0, ledger.begin_read(0), 101)
         );
+    }
+
+    #[test]
+    fn new_items_have_a_place_each() {
+        let ledger = Ledger::new(3, 0);
+        for item in 0..1000 {
+            assert_eq!((ledger.begin_read(item), ledger.begin_write(item)), (0, 1), "{item}");
+        }
+        assert!((0..1000).all(|item| ledger.begin_write(item) == 2));
+    }
+
+    #[test]
+    fn writes_of_several_threads_all_have_versions_of_their_own() {
+        let ledger = Ledger::new(2, 0);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..1000 {
+                        let oldest = ledger.begin_read(1);
+                        let version = ledger.begin_write(1);
+                        assert!(version > oldest && ledger.may_be(1, oldest, version));
+                        ledger.end_write(1, true);
+                    }
+                });
+            }
+        });
+        assert_eq!(ledger.begin_write(1), 4001);
     }
 }

@@ -1,6 +1,8 @@
 //! Executes requests on the store and writes memcached's answers.
 
 mod items;
+mod list;
+mod listing;
 mod meta;
 mod report;
 
@@ -12,9 +14,10 @@ use crate::protocol::meta::MetaCommand;
 use crate::protocol::{Request, StoreMode, words};
 use crate::settings::Settings;
 use crate::stats::{Count, Stats};
-use crate::store::{Decision, Found, Store};
+use crate::store::{Decision, Found, Held, Store};
 use crate::tls::Tls;
 use items::{Arithmetic, Offer, Stored};
+pub use listing::Listing;
 
 /// memcached refuses a smaller limit.
 const MEBIBYTES_MIN: u32 = 8;
@@ -47,16 +50,41 @@ pub enum Next {
     Continue,
     /// It is closed.
     Close,
+    /// It is sent a list before anything else.
+    List(Listing),
 }
 
 /// The bytes of the value that a request announces.
 pub fn announced_len(request: &Request<'_>) -> Option<usize> {
+    offered(request).map(|offered| offered.len)
+}
+
+/// What a request announces of its value.
+struct Offered<'a> {
+    key: &'a [u8],
+    len: usize,
+    flags: u32,
+    /// Whether it is to be stored in any case.
+    set: bool,
+}
+
+fn offered<'a>(request: &'a Request<'_>) -> Option<Offered<'a>> {
     match request {
-        Request::Store(store) => Some(store.len),
-        Request::Meta(meta) => match meta.command {
-            MetaCommand::Set(len) => Some(len),
-            _ => None,
-        },
+        Request::Store(store) => Some(Offered {
+            key: store.key,
+            len: store.len,
+            flags: store.flags,
+            set: store.mode == StoreMode::Set,
+        }),
+        Request::Meta(meta) => {
+            let MetaCommand::Set(len) = meta.command else { return None };
+            Some(Offered {
+                key: meta.key.as_slice(),
+                len,
+                flags: meta.options.client_flags,
+                set: true,
+            })
+        }
         _ => None,
     }
 }
@@ -64,24 +92,38 @@ pub fn announced_len(request: &Request<'_>) -> Option<usize> {
 impl Server {
     /// The answer to a request whose value is too large, which is then not read.
     pub fn refusal_of_value(&self, request: &Request<'_>) -> Option<&'static str> {
-        let (key, len, flags, set) = match request {
-            Request::Store(store) => {
-                (store.key, store.len, store.flags, store.mode == StoreMode::Set)
-            }
-            Request::Meta(meta) => {
-                let MetaCommand::Set(len) = meta.command else { return None };
-                (meta.key.as_slice(), len, meta.options.client_flags, true)
-            }
-            _ => return None,
-        };
-        if self.fits(key.len(), len, flags) {
+        let offered = offered(request)?;
+        if self.fits(offered.key.len(), offered.len, offered.flags) {
             return None;
         }
         self.stats.add(Count::TooLarge);
-        if set {
-            self.remove(key);
+        self.forget_old(&offered);
+        Some(Stored::TooLarge.text())
+    }
+
+    /// The answer to a request for whose value there is no memory, which is then not read. Else
+    /// the bytes count as held.
+    pub fn refusal_for_memory(
+        &self,
+        request: &Request<'_>,
+        bytes: usize,
+        held: &mut Held,
+    ) -> Option<&'static str> {
+        if self.store.hold(held, bytes, self.clock.now(), &self.stats) {
+            return None;
         }
-        Some("SERVER_ERROR object too large for cache")
+        self.stats.add(Count::NoMemory);
+        if let Some(offered) = offered(request) {
+            self.forget_old(&offered);
+        }
+        Some(Stored::NoMemory.text())
+    }
+
+    /// Removes what a value that was not stored should have replaced in any case.
+    fn forget_old(&self, offered: &Offered<'_>) {
+        if offered.set {
+            self.remove(offered.key);
+        }
     }
 
     /// Executes a request. `value` has the announced bytes.
@@ -129,10 +171,20 @@ impl Server {
                 self.verbosity.store(level, Relaxed);
                 ("OK", noreply)
             }
-            Request::Stats(words) => {
-                self.report(&words, out);
-                return Next::Continue;
-            }
+            Request::Stats(words) => match words.as_slice() {
+                [b"cachedump", words @ ..] => match self.cachedump(words) {
+                    Ok(listing) => return Next::List(listing),
+                    Err(answer) => (answer, false),
+                },
+                _ => {
+                    self.report(&words, out);
+                    return Next::Continue;
+                }
+            },
+            Request::Dump(dumped) => match self.metadump(dumped) {
+                Ok(listing) => return Next::List(listing),
+                Err(answer) => (answer, false),
+            },
             Request::Quit => return Next::Close,
             Request::Shutdown { valid: false } if self.settings.shutdown => {
                 ("CLIENT_ERROR invalid shutdown mode", false)

@@ -3,11 +3,8 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::Server;
-use crate::protocol::number;
-use crate::stats::{CLASSES_MAX, COUNT_NAMES};
+use crate::stats::COUNT_NAMES;
 
-/// The most bytes of a dump of keys, as in memcached.
-const DUMP_MAX: usize = 2 << 20;
 const PAGE: usize = 1 << 20;
 
 /// Statistics that clients look for and that have no meaning here.
@@ -17,7 +14,6 @@ const ZEROS: &[&str] = &[
     "response_obj_count",
     "response_obj_bytes",
     "read_buf_count",
-    "read_buf_bytes",
     "read_buf_bytes_free",
     "read_buf_oom",
     "reserved_fds",
@@ -75,21 +71,6 @@ impl Server {
                 for (name, value) in self.store.consolidation() {
                     Lines(out).add(name, value);
                 }
-            }
-            [b"cachedump", class, limit] => {
-                let (Some(class), Some(limit)) = (number(class), number(limit)) else {
-                    out.extend(b"CLIENT_ERROR bad command line format\r\n");
-                    return;
-                };
-                if class >= CLASSES_MAX {
-                    out.extend(b"CLIENT_ERROR Illegal slab id\r\n");
-                    return;
-                }
-                self.dump(class, limit, out);
-            }
-            [b"cachedump", ..] => {
-                out.extend(b"CLIENT_ERROR bad command line\r\n");
-                return;
             }
             [b"reset"] => {
                 self.stats.reset();
@@ -149,6 +130,7 @@ impl Server {
         for (name, value) in COUNT_NAMES.iter().zip(self.stats.all()) {
             lines.add(name, value);
         }
+        lines.add("read_buf_bytes", self.store.held_bytes());
         for name in ZEROS {
             lines.add(name, 0);
         }
@@ -184,7 +166,7 @@ impl Server {
         lines.add("item_size_max", settings.item_size_max);
         lines.add("maxconns_fast", "yes");
         lines.add("flush_enabled", yes(settings.flush));
-        lines.add("dump_enabled", "yes");
+        lines.add("dump_enabled", yes(settings.dump));
         lines.add("ssl_enabled", yes(settings.tls.enabled));
         for (name, value) in settings.tls.lines() {
             lines.add(name, value);
@@ -192,7 +174,7 @@ impl Server {
     }
 
     /// The classes that have or had items, with their numbers.
-    fn classes(&self) -> impl Iterator<Item = (usize, &crate::stats::Class)> {
+    pub(super) fn classes(&self) -> impl Iterator<Item = (usize, &crate::stats::Class)> {
         let classes = self.stats.classes.iter().enumerate();
         classes.filter(|(_, class)| class.stored.load(Relaxed) > 0)
     }
@@ -233,25 +215,6 @@ impl Server {
         let used = self.store.used_bytes();
         let given = self.settings.used_from_start;
         lines.add("total_malloced", given + (used - given).next_multiple_of(PAGE));
-    }
-
-    fn dump(&self, class: usize, limit: usize, out: &mut Vec<u8>) {
-        let mut left = if limit == 0 { usize::MAX } else { limit };
-        let start = out.len();
-        self.store.for_each(|item| {
-            let header = &item.header;
-            let size = crate::store::item_bytes(item.key.len(), item.value.len(), header.flags);
-            if self.stats.class_number(size) == class
-                && header.state & crate::store::KEY_BINARY == 0
-            {
-                out.extend(b"ITEM ");
-                out.extend(item.key);
-                let tail = format!(" [{} b; {} s]\r\n", item.value.len(), header.expires);
-                out.extend(tail.bytes());
-                left -= 1;
-            }
-            left > 0 && out.len() - start < DUMP_MAX
-        });
     }
 
     fn dump_prefixes(&self, out: &mut Vec<u8>) {

@@ -45,6 +45,17 @@ pub struct StoreRequest<'a> {
     pub noreply: bool,
 }
 
+/// The items that a dump is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dumped {
+    /// All, by class. There must be some.
+    All,
+    /// All, as they stand in the index.
+    Hash,
+    /// Those of some classes, with a bit for each.
+    Classes(u64),
+}
+
 /// One line from a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the fields have the names of the protocol's words")]
@@ -65,6 +76,8 @@ pub enum Request<'a> {
     Version,
     /// How much the server writes about its work.
     Verbosity { level: u32, noreply: bool },
+    /// What is known of items, a line for each.
+    Dump(Dumped),
     /// Statistics, with the words that follow.
     Stats(Vec<&'a [u8]>),
     /// The end of the connection.

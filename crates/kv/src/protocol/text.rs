@@ -3,14 +3,17 @@
 use smallvec::SmallVec;
 
 use super::{
-    BAD_FORMAT, KEY_MAX, Refusal, Request, StoreMode, StoreRequest, client_flags, meta, number,
-    time, words,
+    BAD_FORMAT, Dumped, KEY_MAX, Refusal, Request, StoreMode, StoreRequest, client_flags, meta,
+    number, time, words,
 };
 
 /// memcached takes lines of at most 24 words apart from `get`.
 const WORDS_MAX: usize = 24;
 /// The longest value that memcached's parser lets through.
 const LEN_MAX: i32 = i32::MAX - 2;
+
+/// Numbers of classes.
+const CLASSES: std::ops::Range<u32> = 1..64;
 
 const ERROR: Refusal = Refusal::new("ERROR");
 const FORMAT: Refusal = Refusal::new(BAD_FORMAT);
@@ -96,6 +99,7 @@ fn parse_words<'a>(
             let mebibytes = plain.first().and_then(|word| number(word)).ok_or(FORMAT)?;
             Ok(Request::MemoryLimit { mebibytes, noreply })
         }
+        (b"lru_crawler", 2) if all[0] == b"metadump" => dumped(all[1]).map(Request::Dump),
         (b"slabs", 2..) if all[0] == b"automove" => {
             number::<u32>(all[1]).ok_or(FORMAT).map(|_| Request::Ignored)
         }
@@ -110,6 +114,22 @@ fn parse_words<'a>(
             Err(Refusal { message: None, skip: 0, noreply: false })
         }
         _ => Err(ERROR),
+    }
+}
+
+/// The items that are meant by `all`, `hash`, or numbers of classes with commas between them.
+fn dumped(word: &[u8]) -> Result<Dumped, Refusal> {
+    const BAD_CLASS: Refusal = Refusal::new("BADCLASS invalid class id");
+    match word {
+        b"all" => Ok(Dumped::All),
+        b"hash" => Ok(Dumped::Hash),
+        _ => {
+            let words = word.split(|&byte| byte == b',').filter(|word| !word.is_empty());
+            let classes = words.map(|word| number(word).filter(|class| CLASSES.contains(class)));
+            let bits = classes.map(|class| class.map(|class| 1 << class));
+            let all = bits.reduce(|all, bit| Some(all? | bit?));
+            all.flatten().map(Dumped::Classes).ok_or(BAD_CLASS)
+        }
     }
 }
 
@@ -179,6 +199,17 @@ mod tests {
         assert_eq!(parse(b"consolidate disable noreply"), Ok(request));
         let request = Request::RefreshCerts { noreply: true };
         assert_eq!(parse(b"refresh_certs noreply"), Ok(request));
+        for (what, dumped) in
+            [("all", Dumped::All), ("hash", Dumped::Hash), ("1,63", Dumped::Classes(2 | 1 << 63))]
+        {
+            let line = format!("lru_crawler metadump {what}");
+            assert_eq!(parse(line.as_bytes()), Ok(Request::Dump(dumped)));
+        }
+        for what in ["0", "64", "1,x", ",", "-1"] {
+            let line = format!("lru_crawler metadump {what}");
+            let refusal = parse(line.as_bytes()).unwrap_err();
+            assert_eq!(refusal.message, Some("BADCLASS invalid class id"), "{what}");
+        }
         assert!(parse(b"refresh_certs now").is_err());
         let refused = |line: &[u8]| parse(line).unwrap_err().message.unwrap().to_owned();
         assert_eq!(refused(b"consolidate"), "ERROR");

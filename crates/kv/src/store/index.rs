@@ -212,7 +212,7 @@ impl Index {
 
     /// Locks the bucket of a hash.
     pub(super) fn lock(&self, hash: u64) -> Guard<'_> {
-        self.lock_bucket(self.chain_of(hash))
+        self.lock_chain(self.chain_of(hash))
     }
 
     /// The number of chains.
@@ -240,8 +240,9 @@ impl Index {
         (!was_locked).then(|| Guard { index: self, head })
     }
 
-    fn lock_bucket(&self, number: usize) -> Guard<'_> {
-        let head = self.bucket(number);
+    /// Locks a chain.
+    pub(super) fn lock_chain(&self, chain: usize) -> Guard<'_> {
+        let head = self.bucket(chain);
         let mut spins = 0;
         while head.control.fetch_or(LOCKED, Acquire) & LOCKED != 0 {
             while head.control.load(Relaxed) & LOCKED != 0 {
@@ -250,19 +251,6 @@ impl Index {
             }
         }
         Guard { index: self, head }
-    }
-
-    /// Shows every item under the lock of its bucket, until `view` gives false.
-    pub(super) fn for_each(&self, mut view: impl FnMut(*mut u8) -> bool) {
-        for number in 0..self.heads {
-            let guard = self.lock_bucket(number);
-            for place in guard.places() {
-                let slot = Slot { word: place.load(Relaxed), place: None };
-                if slot.word != 0 && !view(slot.pointer()) {
-                    return;
-                }
-            }
-        }
     }
 }
 

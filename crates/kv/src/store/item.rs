@@ -4,6 +4,9 @@ use std::mem::size_of;
 use std::ptr;
 use std::slice;
 
+use crate::protocol::KEY_MAX;
+use crate::tiering::Aside;
+
 /// The item was read since it was stored.
 pub const FETCHED: u8 = 1;
 /// The item was marked stale by a client.
@@ -84,7 +87,7 @@ impl Item<'_> {
 
     /// Whether its time is over.
     pub fn is_expired(&self, now: u32) -> bool {
-        self.header.expires != 0 && self.header.expires <= now
+        self.header.is_expired(now)
     }
 }
 
@@ -92,6 +95,25 @@ impl Item<'_> {
 pub(super) fn has_key(pointer: *mut u8, key: &[u8]) -> bool {
     // SAFETY: the index has the item, and the caller holds its bucket's lock.
     unsafe { Item::from_pointer(pointer) }.key == key
+}
+
+/// Header and key of the item at a pointer from a locked bucket, of which nothing is brought into
+/// DRAM. `key` is for the key.
+pub(super) fn list<'a>(
+    pointer: *const u8,
+    aside: &mut Aside,
+    key: &'a mut [u8; KEY_MAX],
+) -> (Header, &'a [u8]) {
+    aside.forget();
+    let mut bytes = [0; size_of::<Header>()];
+    // SAFETY: the index has the item, and the caller holds its bucket's lock.
+    unsafe { aside.read(pointer, &mut bytes) };
+    // SAFETY: the bytes of a header, all of whose fields are numbers; they need not be aligned.
+    let header = unsafe { bytes.as_ptr().cast::<Header>().read_unaligned() };
+    let key = &mut key[..usize::from(header.key_len)];
+    // SAFETY: as above; the key follows its header.
+    unsafe { aside.read(pointer.add(size_of::<Header>()), key) };
+    (header, key)
 }
 
 /// The bytes of the item at a pointer, which must come from a locked bucket.
@@ -154,6 +176,11 @@ pub fn item_bytes(key_len: usize, value_len: usize, flags: u32) -> usize {
 }
 
 impl Header {
+    /// Whether the item's time is over.
+    pub fn is_expired(&self, now: u32) -> bool {
+        self.expires != 0 && self.expires <= now
+    }
+
     /// What a client may ask of an item that was made just now.
     pub fn of_new(cas: u64, expires: u32) -> Header {
         Header {

@@ -7,6 +7,7 @@
 mod config;
 mod consolidate;
 mod heat;
+mod held;
 mod index;
 mod item;
 mod segments;
@@ -22,9 +23,12 @@ use terrace_objects::Progress;
 use twox_hash::XxHash3_64;
 
 pub use config::{Config, Rules};
+pub use held::Held;
 pub use item::{FETCHED, Header, Item, KEY_BINARY, NewItem, STALE, TOKEN_SENT, item_bytes};
 
+use crate::protocol::KEY_MAX;
 use crate::stats::{Count, Stats};
+use crate::tiering::Aside;
 use consolidate::{Around, Consolidator};
 use heat::Heat;
 use index::{Index, Slot};
@@ -62,6 +66,13 @@ pub enum PutError<E> {
     OutOfMemory,
     /// The caller refused after it saw the present item.
     Refused(E),
+}
+
+/// What items are listed with: a page, and a key.
+#[derive(Debug)]
+pub struct Lister {
+    aside: Aside,
+    key: Box<[u8; KEY_MAX]>,
 }
 
 /// A store of items, shared by all threads.
@@ -314,12 +325,29 @@ impl Store {
         lines
     }
 
-    /// Shows every item, each under the lock of its bucket, until `view` gives false.
-    pub fn for_each(&self, mut view: impl FnMut(&Item<'_>) -> bool) {
-        self.index.for_each(|pointer| {
-            // SAFETY: the index has the item, and its bucket is locked.
-            view(&unsafe { Item::from_pointer(pointer) })
-        });
+    /// The number of chains of the index, for walks through all items.
+    pub fn chains(&self) -> usize {
+        self.index.chains()
+    }
+
+    /// Something to list items with.
+    pub fn lister(&self) -> Lister {
+        Lister { aside: Aside::new(self.config.tiering), key: Box::new([0; KEY_MAX]) }
+    }
+
+    /// Shows header and key of every item of a chain, dead ones too. That is no use of them: none
+    /// becomes hotter, or comes into DRAM.
+    pub fn list(&self, chain: usize, lister: &mut Lister, mut view: impl FnMut(&Header, &[u8])) {
+        let guard = self.index.lock_chain(chain);
+        for slot in guard.slots() {
+            let (header, key) = item::list(slot.pointer(), &mut lister.aside, &mut lister.key);
+            view(&header, key);
+        }
+    }
+
+    /// Whether an item with this header is gone for clients.
+    pub fn is_dead(&self, header: &Header, now: u32) -> bool {
+        header.is_expired(now) || self.flushed(now).has(header)
     }
 
     /// The bytes that items may take.
@@ -330,6 +358,24 @@ impl Store {
     /// Changes the bytes that items may take. Gives false where that is out of bounds.
     pub fn set_memory_limit(&self, bytes: usize) -> bool {
         self.segments.set_limit(bytes)
+    }
+
+    /// A share of the memory limit for something beside items. Nothing of it is taken yet.
+    pub fn share(&self) -> Held {
+        Held::new(self.segments.held())
+    }
+
+    /// Takes bytes of the memory limit for something beside items, evicting items where that is
+    /// allowed. Gives false where there is no room; nothing more is taken then.
+    pub fn hold(&self, held: &mut Held, bytes: usize, now: u32, stats: &Stats) -> bool {
+        let flushed = self.flushed(now);
+        let context = Context { index: &self.index, now, flushed, stats };
+        self.segments.hold(held, bytes, context)
+    }
+
+    /// The bytes of the memory limit that are taken beside items.
+    pub fn held_bytes(&self) -> usize {
+        self.segments.held().load(Relaxed)
     }
 
     /// The bytes that segments and large items take.

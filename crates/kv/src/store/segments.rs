@@ -25,6 +25,7 @@ use terrace_objects::manager::Kind;
 
 use super::config::Config;
 use super::heat::Heat;
+use super::held::Held;
 use super::index::{Index, Mapping};
 use super::item::{Header, Item};
 use crate::stats::Stats;
@@ -171,6 +172,8 @@ pub(super) struct Segments {
     usage: Vec<Usage>,
     state: Mutex<State>,
     limit: AtomicUsize,
+    /// Bytes of the limit that are taken beside items.
+    held: Arc<AtomicUsize>,
     evictions: bool,
     tiering: Option<Tiering>,
     heat: Arc<Heat>,
@@ -204,6 +207,7 @@ impl Segments {
             usage: (0..count).map(|_| Usage::default()).collect(),
             state: Mutex::new(state),
             limit: AtomicUsize::new(config.memory_limit),
+            held: Arc::default(),
             evictions: config.evictions,
             tiering: config.tiering,
             heat,
@@ -237,9 +241,31 @@ impl Segments {
         fits
     }
 
-    /// The bytes in use.
+    /// The bytes that items use.
     pub(super) fn used(&self) -> usize {
         self.state().used
+    }
+
+    /// The bytes of the limit that are taken beside items.
+    pub(super) fn held(&self) -> &Arc<AtomicUsize> {
+        &self.held
+    }
+
+    /// All bytes of the limit that are taken.
+    fn taken(&self, state: &State) -> usize {
+        state.used + self.held.load(Relaxed)
+    }
+
+    /// Takes bytes of the limit for something beside items, which are evicted where that is allowed.
+    /// Gives false where there is no room.
+    pub(super) fn hold(&self, held: &mut Held, bytes: usize, context: Context<'_>) -> bool {
+        let mut state = self.state();
+        let more = bytes.saturating_sub(held.bytes());
+        let has_room = self.make_room(&mut state, more, context).is_some();
+        if has_room {
+            held.set(bytes);
+        }
+        has_room
     }
 
     /// What may be used before something is evicted.
@@ -268,7 +294,7 @@ impl Segments {
         }
         let has_room = |state: &State| state.open[NEW].is_some_and(|open| open.fits(size));
         if !has_room(&state) {
-            if !self.evictions && state.used + SEGMENT > self.allowed() {
+            if !self.evictions && self.taken(&state) + SEGMENT > self.allowed() {
                 // Only what is not open is compacted, and nothing else makes room.
                 self.seal_all(&mut state);
             }
@@ -475,7 +501,7 @@ impl Segments {
     /// How many segments more may be used, and how many are sealed.
     pub(super) fn spare(&self) -> Option<(usize, usize)> {
         let state = self.try_state()?;
-        Some((self.allowed().saturating_sub(state.used) / SEGMENT, state.sealed))
+        Some((self.allowed().saturating_sub(self.taken(&state)) / SEGMENT, state.sealed))
     }
 
     /// What is known of a segment, if it is sealed.
@@ -542,7 +568,7 @@ impl Segments {
                 // Nothing is evicted for the sake of what leaves garbage behind.
                 false => (SEGMENT, self.allowed()),
             };
-            if state.used + needed > allowed {
+            if self.taken(&state) + needed > allowed {
                 return None;
             }
             self.reopen(&mut state, kind)?;

@@ -60,7 +60,7 @@ pub(crate) enum Cause {
 }
 
 impl Ahead {
-    fn borrow_tools(&self, pager: &Pager) -> Option<Borrowed<'_>> {
+    pub(super) fn borrow_tools(&self, pager: &Pager) -> Option<Borrowed<'_>> {
         let kept = self
             .tools
             .iter()
@@ -385,22 +385,12 @@ impl Pager {
         store: &RegionStore,
         word: &PageWord,
         page: &mut Page,
-        (scratch, stored): (&mut Scratch, &mut ReadBuffer),
+        with: (&mut Scratch, &mut ReadBuffer),
         from_files: bool,
     ) -> Option<(Snapshot, u8)> {
-        let found = word.load();
-        if !found.is(State::Evicted) {
-            return None;
-        }
-        let location = Location::from_bits(found.payload());
-        let number = store.tier_of(location)?;
-        let tier = self.tiers.get(usize::from(number))?;
-        if tier.files().is_some() && !from_files {
-            return None;
-        }
         // Read first: what cannot be had is left as it is, and whoever touches the page will be
         // told. Only a claim can come between.
-        tier.decode(store.page(location, stored).ok()?, page, scratch).ok()?;
+        let (found, number) = self.decode_evicted(store, word, page, with, from_files).ok()?;
         let claim = found.with(State::Restoring, found.payload());
         word.transition(found, claim).ok()?;
         Some((claim, number))

@@ -1,6 +1,7 @@
 //! Faults: how a page comes back, and what is brought back before it is missed.
 
 pub(crate) mod ahead;
+pub(crate) mod aside;
 pub(crate) mod buffers;
 pub(crate) mod coalesce;
 pub(crate) mod event_queue;

@@ -18,7 +18,7 @@ impl Segments {
         context: Context<'_>,
     ) -> Option<()> {
         let mut attempts = 8 * state.queue.len() + 8;
-        while state.used + bytes > self.allowed() {
+        while self.taken(state) + bytes > self.allowed() {
             if attempts == 0 {
                 return None;
             }

@@ -1,0 +1,123 @@
+//! Reads evicted pages and leaves them evicted ([`Pager::copy_evicted`]): for somebody who looks at
+//! much of the memory once, and whose reads say nothing about what will be used.
+//!
+//! A page's stored bytes stay where they are as long as the lock of its store is held, so nothing is
+//! claimed. Files are read by the keeper, which has their descriptors.
+
+use crate::fault::buffers::Tools;
+use crate::pager::{COPY_EVICTED, Pager};
+use crate::pages::table::Entry;
+use crate::pages::word::{PageWord, Snapshot, State};
+use std::sync::atomic::{AtomicBool, Ordering::*};
+use terrace_os::{ErrnoKept, PAGE, SignalsBlocked};
+use terrace_tiers::{Location, Page, ReadBuffer, RegionStore, Scratch};
+
+/// What became of a copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Copied {
+    /// It is made.
+    Yes,
+    /// The page lies in a file, which is read elsewhere.
+    InFile,
+    /// The page is not evicted, or cannot be had in this way now.
+    No,
+}
+
+/// What the keeper is asked to fill in.
+struct Wanted<'a> {
+    page: &'a mut Page,
+    there: AtomicBool,
+}
+
+impl Pager {
+    /// Copies what the evicted page at `address` holds into `page`, which is not managed. The page
+    /// stays where it is, and nothing is counted. Gives false where it is not evicted, or cannot be
+    /// had in this way now: then it can be read as usual, which brings it back.
+    ///
+    /// It may be back by the time that this returns, and have changed.
+    pub fn copy_evicted(&self, address: usize, page: &mut Page) -> bool {
+        let address = address & !(PAGE - 1);
+        let seems = |entry: Entry<'_>| entry.word(address).seems_evicted();
+        if !self.table.get(address).is_some_and(seems) {
+            return false;
+        }
+        if self.is_retired() || self.ahead.is_foreign() || self.events.past_us() {
+            return false;
+        }
+        let _signals = SignalsBlocked::new();
+        let _errno = ErrnoKept::new();
+        match self.copy_by_borrowed_tools(address, page) {
+            Copied::Yes => true,
+            Copied::No => false,
+            Copied::InFile => {
+                let mut wanted = Wanted { page, there: AtomicBool::new(false) };
+                self.ask_keeper(COPY_EVICTED, address, &raw mut wanted as usize);
+                wanted.there.load(Acquire)
+            }
+        }
+    }
+
+    fn copy_by_borrowed_tools(&self, address: usize, page: &mut Page) -> Copied {
+        let Some(_inside) = self.gate.try_worker() else { return Copied::No };
+        let Some(tools) = self.ahead.borrow_tools(self) else { return Copied::No };
+        // SAFETY: taken out of its place, so nobody else has it.
+        let tools = unsafe { &mut *tools.tools };
+        self.copy_aside(address, page, (&mut tools.scratch, &mut tools.stored), false)
+    }
+
+    /// In the keeper: does what [`Pager::copy_evicted`] asks for.
+    ///
+    /// # Safety
+    /// `wanted` is the address of a [`Wanted`], which waits for the answer.
+    pub(crate) unsafe fn copy_evicted_for(&self, address: usize, wanted: usize, tools: &mut Tools) {
+        let Some(_inside) = self.gate.try_worker() else { return };
+        let with = (&mut tools.scratch, &mut tools.stored);
+        if self.copy_aside(address, &mut tools.page.0, with, true) == Copied::Yes {
+            // SAFETY: the caller's promise.
+            let wanted = unsafe { &mut *(wanted as *mut Wanted<'_>) };
+            wanted.page.copy_from_slice(&tools.page.0);
+            wanted.there.store(true, Release);
+        }
+    }
+
+    /// The caller is inside the gate as a worker.
+    fn copy_aside(
+        &self,
+        address: usize,
+        page: &mut Page,
+        with: (&mut Scratch, &mut ReadBuffer),
+        from_files: bool,
+    ) -> Copied {
+        let Some(entry) = self.table.get(address) else { return Copied::No };
+        let store = entry.region.store.lock();
+        match self.decode_evicted(&store, entry.word(address), page, with, from_files) {
+            Ok(_) => Copied::Yes,
+            Err(copied) => copied,
+        }
+    }
+
+    /// Decompresses an evicted page without claiming it, as somebody who holds the lock of its
+    /// store. Gives its word and its tier.
+    pub(super) fn decode_evicted(
+        &self,
+        store: &RegionStore,
+        word: &PageWord,
+        page: &mut Page,
+        (scratch, stored): (&mut Scratch, &mut ReadBuffer),
+        from_files: bool,
+    ) -> Result<(Snapshot, u8), Copied> {
+        let found = word.load();
+        if !found.is(State::Evicted) {
+            return Err(Copied::No);
+        }
+        let location = Location::from_bits(found.payload());
+        let number = store.tier_of(location).ok_or(Copied::No)?;
+        let tier = self.tiers.get(usize::from(number)).ok_or(Copied::No)?;
+        if tier.files().is_some() && !from_files {
+            return Err(Copied::InFile);
+        }
+        let encoded = store.page(location, stored).map_err(|_| Copied::No)?;
+        tier.decode(encoded, page, scratch).map_err(|_| Copied::No)?;
+        Ok((found, number))
+    }
+}
