@@ -1,7 +1,7 @@
 // A program that is attached to at the edges of what threads and children may do.
 // attached_edges main: the main thread ends at the first byte of input, and another one checks memory until the input ends.
 // attached_edges fork: at the first byte a child is made, with half of the memory wiped. It says "forked", checks all at the next byte, says
-// "checked", and touches fresh memory at the third.
+// "checked" or "wrong", and touches fresh memory at the third.
 // attached_edges waits: waits for its input's end. SIGUSR1 has it execute itself again, SIGUSR2 is counted.
 // attached_edges discards: one thread discards, writes and checks until the input ends.
 // attached_edges many N: at the first byte N children are made, which check and stay until the next one, "checked" after that; then it checks
@@ -72,7 +72,7 @@ static int child(void) {
     say("forked");
     await();
     for (uint64_t i = 0; i < PAGES; i++) check(i, i < PAGES / 2 ? i + 1 : 0);
-    say("checked");
+    say(wrong ? "wrong" : "checked");
     await();
     for (uint64_t i = PAGES; i < PAGES + FRESH; i++) check(i, 0);
     return wrong != 0;

@@ -3,7 +3,8 @@
 
 use anyhow::{Context, Result, bail};
 use std::io::{Read, Write};
-use std::os::fd::AsRawFd;
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::time::{Duration, Instant};
@@ -48,6 +49,26 @@ impl Channel {
         Ok(Channel { listener, silent: Vec::new() })
     }
 
+    /// Takes the channel over from a process that was killed, whose descriptors this one has too.
+    /// Whoever that one had accepted is told by the connection's end that no answer follows.
+    pub fn take_over(&mut self) {
+        // Noted when this process was made: they may be other files by now, and are not closed.
+        std::mem::forget(std::mem::take(&mut self.silent));
+        let Ok(own) = self.listener.local_addr() else { return };
+        let listener = self.listener.as_raw_fd();
+        for fd in descriptors_of_this_process().into_iter().filter(|fd| *fd != listener) {
+            // SAFETY: it is open, and closed here only where nobody else has a use for it.
+            let stream = ManuallyDrop::new(unsafe { UnixStream::from_raw_fd(fd) });
+            // What was accepted has the listener's name.
+            let is_accepted = |address: SocketAddr| {
+                address.as_abstract_name().is_some_and(|name| own.as_abstract_name() == Some(name))
+            };
+            if stream.local_addr().is_ok_and(is_accepted) {
+                drop(ManuallyDrop::into_inner(stream));
+            }
+        }
+    }
+
     /// What to wait for.
     pub fn descriptors(&self) -> impl Iterator<Item = i32> {
         let silent = self.silent.iter().map(|(stream, _)| stream.as_raw_fd());
@@ -81,6 +102,11 @@ impl Channel {
         });
         asked.filter(|request| request.stream.set_nonblocking(false).is_ok())
     }
+}
+
+fn descriptors_of_this_process() -> Vec<i32> {
+    let entries = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
 /// Whether the other end is root's or this user's.

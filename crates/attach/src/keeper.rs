@@ -165,7 +165,8 @@ impl Keeper {
         let _ = std::fs::write(file, text + "\n");
     }
 
-    fn tell(&mut self, request: &mut Request) {
+    /// Answers with the figures.
+    pub fn tell(&mut self, request: &mut Request) {
         self.measure();
         match serde_json::to_string(&self.figures) {
             Ok(text) => request.answer(&text),
@@ -194,14 +195,13 @@ impl Keeper {
         self.look_at_children();
         for number in 1..self.spaces.len() {
             let Some(space) = &self.spaces[number] else { continue };
-            let probe = sys::zero_page(space.uffd.as_raw_fd(), sys::PAGE);
             // After the stub's death a descriptor that it held stays open: faults still come.
             let is_held = !self.over && self.stub.dead && space.there >= 0;
-            if space.out == 0 && !is_held || probe == Err(libc::ESRCH) {
+            if space.out == 0 && !is_held || space.is_gone() {
                 self.drop_space(number);
             }
         }
-        if !self.over && self.has_left() && !self.memory_is_shared() {
+        if !self.over && self.is_over() {
             self.over = true;
             // The memory lives as long as the stub.
             self.stub.kill();
@@ -214,10 +214,16 @@ impl Keeper {
         }
     }
 
+    /// Whether nobody needs the target's memory any more.
+    pub fn is_over(&mut self) -> bool {
+        self.has_ended |= sys::wait_readable(self.pidfd.as_raw_fd(), 0);
+        self.has_left() && !self.memory_is_shared()
+    }
+
     /// Whether the target has ended or executes another program. Its main thread may have ended
     /// before the others.
     fn has_left(&self) -> bool {
-        if sys::wait_readable(self.pidfd.as_raw_fd(), 0) {
+        if self.has_ended {
             return true;
         }
         if self.stub.has_ended() {
@@ -227,9 +233,8 @@ impl Keeper {
     }
 
     /// Whether no process has the target's memory any more.
-    fn memory_is_gone(&self) -> bool {
-        let probe = |space: &Space| sys::zero_page(space.uffd.as_raw_fd(), sys::PAGE);
-        self.spaces[0].as_ref().is_none_or(|space| probe(space) == Err(libc::ESRCH))
+    pub fn memory_is_gone(&self) -> bool {
+        self.spaces[0].as_ref().is_none_or(Space::is_gone)
     }
 
     /// Whether a process besides the stub has the target's memory: one made by vfork, or by clone
@@ -311,6 +316,7 @@ impl Keeper {
         let started = sys::now_ns();
         self.frozen = true;
         self.restore_everything();
+        self.over |= self.memory_is_gone();
         if self.shared.journaled.load(Acquire) > 0 && !self.over {
             bail!("pages on their way out cannot be read: who touches them waits");
         }
@@ -356,7 +362,8 @@ impl Keeper {
             return Ok(());
         }
         self.stub.kill();
-        if sys::wait_readable(self.pidfd.as_raw_fd(), 0) {
+        // It has ended, or a thread would be stopped of another program that it executes.
+        if sys::wait_readable(self.pidfd.as_raw_fd(), 0) || self.memory_is_gone() {
             return Ok(());
         }
         let injection = &self.shared.injection;

@@ -75,6 +75,13 @@ pub struct Space {
     pub there: i32,
 }
 
+impl Space {
+    /// Whether no process has the memory any more.
+    pub fn is_gone(&self) -> bool {
+        sys::memory_is_gone(self.uffd.as_raw_fd())
+    }
+}
+
 /// Everything about one attached process.
 pub struct Keeper {
     pub target: i32,

@@ -80,6 +80,12 @@ pub fn zero_page(uffd: i32, at: u64) -> Result<i64, i32> {
     ioctl(uffd, UFFDIO_ZEROPAGE, &mut [at, PAGE, 0, 0])
 }
 
+/// Whether no process has the memory of a userfaultfd any more. Nothing is put there by asking: no
+/// program has a page of its own at this address.
+pub fn memory_is_gone(uffd: i32) -> bool {
+    zero_page(uffd, PAGE) == Err(libc::ESRCH)
+}
+
 /// Marks absent pages in the page table: nothing but a discard, an unmap or a page that is put
 /// there takes the mark away.
 pub fn mark_absent(uffd: i32, start: u64, end: u64) -> Result<i64, i32> {
