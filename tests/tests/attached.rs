@@ -4,6 +4,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::FileExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
@@ -1395,6 +1396,56 @@ fn what_processes_of_a_group_share_counts_once() {
     }
 }
 
+/// Reads all memory of a process that it may write, from outside: what is in swap comes back.
+fn touch_all(pid: &str) {
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+    let memory = std::fs::File::open(format!("/proc/{pid}/mem")).unwrap();
+    for line in maps.lines().filter(|line| line.contains(" rw-")) {
+        let (start, end) = line.split_once(' ').unwrap().0.split_once('-').unwrap();
+        let [start, end] = [start, end].map(|text| u64::from_str_radix(text, 16).unwrap());
+        for page in (start..end).step_by(4096) {
+            // Of a device it may not be read.
+            let _ = memory.read_at(&mut [0], page);
+        }
+    }
+}
+
+#[test]
+fn shared_memory_of_an_attached_program_leaves_for_swap() {
+    if !can_attach("shared memory") {
+        return;
+    }
+    let (program, _directory) = own_edges();
+    let target = Target::start(&program, &["shares"]);
+    {
+        let _alone = without_swap();
+        if !has_swap() {
+            target.attach("40M");
+            let figures = target.wait_until_out(20 << 20);
+            let shared = figures["shared_bytes"].as_u64().unwrap();
+            assert!(shared >= 60 << 20 && figures["kept_bytes"] == shared, "{figures:#}");
+            assert!(figures["shared_note"].as_str().unwrap().contains("no swap"), "{figures:#}");
+            assert!(told(terrace(&["status"])).contains("set up zram"));
+            target.detach();
+        }
+    }
+    let _swap = match Zram::swap_on(512 << 20) {
+        Ok(swap) => swap,
+        Err(why) => return skip("shared memory in swap", &why),
+    };
+    target.attach("40M");
+    let figures = wait_for("shared memory to leave", || {
+        let figures = target.figures()?;
+        let [shared, out] = ["shared_bytes", "shared_out_bytes"]
+            .map(|name| figures[name].as_u64().unwrap() >> 20);
+        (shared < 40 && shared + out >= 60).then_some(figures)
+    });
+    assert_eq!((&figures["shared_note"], &figures["note"]), (&"".into(), &"".into()));
+    assert!(figures["out_bytes"].as_u64() > Some(10 << 20), "private memory too: {figures:#}");
+    target.detach();
+    target.ends_well();
+}
+
 #[test]
 fn from_outside_the_kernels_swap_takes_pages() {
     if !can_attach("--outside") {
@@ -1426,14 +1477,17 @@ fn from_outside_the_kernels_swap_takes_pages() {
         let pid = target.child.id();
         let pid = child_that_has(pid, "Threads:\t1").unwrap_or(pid).to_string();
         told(terrace(&["attach", "--outside", &pid, "--dram", "30M"]));
-        wait_for("pages to leave", || {
-            let figures = told(terrace(&["status", "--json"]));
-            let figures: serde_json::Value = serde_json::from_str(&figures).unwrap();
-            let all = figures["attached"].as_array().unwrap();
-            let its = all.iter().find(|process| process["pid"].as_u64() == pid.parse().ok())?;
+        let is_down = || {
+            let its = figures_of(&pid)?;
             let left = if private { &its["resident_bytes"] } else { &its["shared_bytes"] };
-            (left.as_u64().unwrap() < 31 << 20).then_some(())
-        });
+            (left.as_u64().unwrap() < 31 << 20).then_some(its)
+        };
+        wait_for("pages to leave", is_down);
+        // What comes back is advised as cold before it leaves again.
+        touch_all(&pid);
+        wait_for("pages to leave again", || is_down().filter(|its| its["cold_pages"] != 0));
+        let figures = figures_of(&pid).unwrap();
+        assert!(figures["restored_pages"].as_u64() >= figures["cold_pages"].as_u64());
         told(terrace(&["detach", &pid]));
     }
     target.ends_well();

@@ -6,6 +6,7 @@ use crate::guard::Rescuer;
 use crate::inject::{Injection, Traced};
 use crate::limit::{Limit, Look};
 use crate::process;
+use crate::shared_memory::InSwap;
 use crate::state::{Children, Hand, Keeper, Shared, Space};
 use crate::stop::stop_any_thread;
 use crate::store::Store;
@@ -64,6 +65,7 @@ impl Keeper {
             discards: VecDeque::new(),
             later: Vec::new(),
             hand: Hand::default(),
+            in_swap: InSwap::default(),
             figures: Figures {
                 pid: target,
                 program: process::name(target),
@@ -150,7 +152,7 @@ impl Keeper {
         let physical = figures.physical_bytes();
         let look = Look {
             now_s: now_ms as f64 / 1e3,
-            data: figures.resident_bytes + figures.out_bytes,
+            data: figures.data_bytes(),
             physical,
             waited_s: figures.waited_us as f64 / 1e6,
         };
@@ -193,6 +195,9 @@ impl Keeper {
         self.stub.dead = self.stub.has_ended();
         self.keep_guard();
         self.look_at_children();
+        if !self.over {
+            self.look_at_shared_memory();
+        }
         for number in 1..self.spaces.len() {
             let Some(space) = &self.spaces[number] else { continue };
             // After the stub's death a descriptor that it held stays open: faults still come.
@@ -385,11 +390,11 @@ impl Keeper {
         figures.guard = self.guard.as_ref().map_or(0, |(pid, _)| *pid);
         figures.stub = self.stub.pid;
         figures.resident_bytes = process::resident_anonymous(self.target).unwrap_or(0);
-        figures.shared_bytes = process::status_kib(self.target, "RssShmem").unwrap_or(0) << 10;
-        figures.kept_bytes = figures.shared_bytes;
-        figures.store_bytes = self.store.bytes();
+        let in_swap = figures.shared_out_bytes;
+        figures.store_bytes = self.store.bytes() + self.in_swap.memory_of(in_swap);
         let spaces = || self.spaces.iter().flatten();
-        figures.overhead_bytes = spaces().map(|space| space.table.bytes()).sum();
+        let records = spaces().map(|space| space.table.bytes()).sum::<u64>();
+        figures.overhead_bytes = records + self.in_swap.record_bytes();
         figures.out_bytes = self.spaces[0].as_ref().map_or(0, |space| space.out * sys::PAGE);
         figures.peak_bytes = figures.peak_bytes.max(figures.physical_bytes());
         figures.children = spaces().count() - usize::from(self.spaces[0].is_some());

@@ -5,6 +5,7 @@ use crate::figures::Figures;
 use crate::inject::Injection;
 use crate::limit::Limit;
 use crate::process::Mapping;
+use crate::shared_memory::InSwap;
 use crate::store::Store;
 use crate::stub::{BATCH, Stub};
 use crate::sys::{self, Message};
@@ -97,6 +98,7 @@ pub struct Keeper {
     /// Faults that wait until a discard is over.
     pub later: Vec<(usize, u64)>,
     pub hand: Hand,
+    pub in_swap: InSwap,
     pub figures: Figures,
     pub limit: Limit,
     pub children: Children,

@@ -242,13 +242,13 @@ pub fn shares_memory(a: i32, b: i32) -> Option<bool> {
     (order >= 0).then_some(order == 0)
 }
 
-/// Asks the kernel to page ranges (start, bytes) of a process out, by its pidfd.
-pub fn page_out(pidfd: i32, ranges: &[(u64, u64)]) -> Result<i64, i32> {
+/// Gives the kernel advice (MADV_COLD, MADV_PAGEOUT) on ranges (start, bytes) of another process, by
+/// its pidfd. On how many bytes it took that.
+pub fn advise_other(pidfd: i32, ranges: &[(u64, u64)], advice: i32) -> Result<i64, i32> {
     let vector: Vec<libc::iovec> = ranges
         .iter()
         .map(|(start, bytes)| libc::iovec { iov_base: *start as *mut _, iov_len: *bytes as usize })
         .collect();
-    let advice = libc::MADV_PAGEOUT;
     // SAFETY: the vector is readable for its length; what it names is another process's.
     result(unsafe {
         libc::syscall(libc::SYS_process_madvise, pidfd, vector.as_ptr(), vector.len(), advice, 0)
