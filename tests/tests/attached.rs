@@ -1078,6 +1078,31 @@ fn a_child_that_stays_is_attached_to() {
     target.ends_well();
 }
 
+#[test]
+fn a_child_that_executes_another_program_and_stays_is_attached_to() {
+    if !can_attach("a child's other program") {
+        return;
+    }
+    let (program, _directory) = own_edges();
+    let words = format!("echo ready; read word; {} waits; exit $?", program.display());
+    let mut target = Target::start(Path::new("sh"), &["-c", &words]);
+    target.attach("12M");
+    // The keeper has looked which children were there before.
+    assert!(target.figures().is_some());
+    target.tell(b"x\n");
+    target.wait_for_line("ready");
+    let child = child_that_has(target.child.id(), "Name:\tedges\n").expect("its child");
+    let child = child.to_string();
+    wait_for("the child's pages to leave", || {
+        figures_of(&child).filter(|its| its["out_bytes"].as_u64() > Some(40 << 20))
+    });
+    assert_eq!(figures_of(&child).unwrap()["limit"], "--dram 12M");
+    told(terrace(&["detach", &child, &target.pid()]));
+    wait_until_alone(&target);
+    target.ends_well();
+    wait_until_unused(&program);
+}
+
 impl Target {
     /// Tells a test program to go on.
     fn tell(&mut self, word: &[u8]) {

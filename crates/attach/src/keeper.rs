@@ -5,9 +5,10 @@ use crate::figures::Figures;
 use crate::guard::Rescuer;
 use crate::inject::{Injection, Traced};
 use crate::limit::{Limit, Look};
+use crate::paging::InSwap;
 use crate::process;
-use crate::shared_memory::InSwap;
-use crate::state::{Children, Hand, Keeper, Shared, Space};
+use crate::seen::Children;
+use crate::state::{Hand, Keeper, Shared, Space};
 use crate::stop::stop_any_thread;
 use crate::store::Store;
 use crate::stub::{HELD, Stub};
@@ -78,7 +79,6 @@ impl Keeper {
             limit,
             children: Children::default(),
             crowd: Vec::new(),
-            has_looked: false,
             limited_ms: 0,
             frozen: false,
             pidfd,

@@ -72,6 +72,8 @@ mod process;
 #[cfg(target_arch = "x86_64")]
 mod refusals;
 #[cfg(target_arch = "x86_64")]
+mod seen;
+#[cfg(target_arch = "x86_64")]
 mod serve;
 #[cfg(target_arch = "x86_64")]
 mod shared_memory;

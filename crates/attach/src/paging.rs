@@ -245,6 +245,29 @@ impl Paged {
     }
 }
 
+/// The part of an attached process that goes to the kernel's swap: its shared memory.
+#[derive(Default)]
+pub struct InSwap {
+    /// `None` without shared memory, or without swap.
+    pub paged: Option<Paged>,
+    /// What a page in swap takes of memory, as a share of itself.
+    pub ratio: f64,
+    /// What a fault on such a page costs, us.
+    pub cost_us: u64,
+}
+
+impl InSwap {
+    /// What so much data in swap takes of memory, bytes.
+    pub fn memory_of(&self, bytes: u64) -> u64 {
+        (bytes as f64 * self.ratio) as u64
+    }
+
+    /// How many bytes of memory the record of its pages takes.
+    pub fn record_bytes(&self) -> u64 {
+        self.paged.as_ref().map_or(0, Paged::record_bytes)
+    }
+}
+
 fn major_faults(pid: i32) -> u64 {
     process::stat_field(pid, 12).and_then(|text| text.parse().ok()).unwrap_or(0)
 }

@@ -143,13 +143,13 @@ pub fn children(pid: i32) -> Vec<i32> {
     all.split_ascii_whitespace().filter_map(|word| word.parse().ok()).collect()
 }
 
-/// Whether two processes run the same program.
-pub fn is_same_program(a: i32, b: i32) -> bool {
-    let file = |pid: i32| {
-        let path = format!("/proc/{}/exe", with_memory(pid));
-        fs::metadata(path).map(|file| (file.dev(), file.ino()))
-    };
-    file(a).is_ok_and(|file_a| file(b).is_ok_and(|file_b| file_a == file_b))
+/// The file of a program: its device and number there.
+pub type Program = (u64, u64);
+
+/// What a process executes; `None` where that cannot be known, as while it ends.
+pub fn program(pid: i32) -> Option<Program> {
+    let file = fs::metadata(format!("/proc/{}/exe", with_memory(pid))).ok()?;
+    Some((file.dev(), file.ino()))
 }
 
 /// Whether a process is frozen with its control group: by `docker pause`, for example.

@@ -6,7 +6,7 @@
 //! have mapped counts in parts, and what stayed where it was to leave counts no more.
 
 use crate::outside::{NO_ROOM, cost_us};
-use crate::paging::Paged;
+use crate::paging::{InSwap, Paged};
 use crate::process;
 use crate::state::Keeper;
 use crate::sys::PAGE;
@@ -20,29 +20,6 @@ const NO_SWAP: &str =
     "shared memory stays in DRAM, as there is no swap: set up zram, or swapon a device";
 const MAPPED_BY_MORE: &str =
     "shared memory that several processes have mapped, or that is locked, stays in DRAM";
-
-/// The process as far as its memory goes to the kernel's swap.
-#[derive(Default)]
-pub struct InSwap {
-    /// `None` without shared memory, or without swap.
-    paged: Option<Paged>,
-    /// What a page in swap takes of memory, as a share of itself.
-    ratio: f64,
-    /// What a fault on such a page costs, us.
-    cost_us: u64,
-}
-
-impl InSwap {
-    /// What so much data in swap takes of memory, bytes.
-    pub fn memory_of(&self, bytes: u64) -> u64 {
-        (bytes as f64 * self.ratio) as u64
-    }
-
-    /// How many bytes of memory the record of its pages takes.
-    pub fn record_bytes(&self) -> u64 {
-        self.paged.as_ref().map_or(0, Paged::record_bytes)
-    }
-}
 
 impl Keeper {
     /// Looks how much shared memory there is, and whether it can leave.
