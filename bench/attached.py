@@ -325,7 +325,7 @@ class Nginx(Server):
     """nginx with one worker, which is attached to. What it sends goes through its own memory, and it
     has room for many connections, which is what is cold in it."""
 
-    KEYS = 500
+    KEYS = 200
     CONFIG = """
 daemon off; worker_processes 1; pid nginx.pid; error_log error.log; user root;
 events {{ worker_connections 100000; }}
@@ -343,15 +343,18 @@ http {{
         config = os.path.join(directory, "nginx.conf")
         with open(config, "w") as file:
             file.write(self.CONFIG.format(port=port))
-        super().__init__([program, "-p", directory, "-c", config], port, directory)
-        self.pids = children(self.process.pid)
+        super().__init__([program, "-p", directory, "-c", config, "-e", "error.log"], port, directory)
 
     @staticmethod
     def value(key):
         return Server.value(key) * 200
 
     def fill(self):
-        """The files are there."""
+        """The files are there; the worker may be made after the port."""
+        self.pids = []
+        while not self.pids:
+            time.sleep(0.05)
+            self.pids = children(self.process.pid)
 
     @staticmethod
     def set(connection, answers, key):

@@ -57,7 +57,7 @@ impl Channel {
         let Ok(own) = self.listener.local_addr() else { return };
         let listener = self.listener.as_raw_fd();
         for fd in descriptors_of_this_process().into_iter().filter(|fd| *fd != listener) {
-            // SAFETY: it is open, and closed here only where nobody else has a use for it.
+            // SAFETY: it is only asked for its name, and closed where it is this channel's own.
             let stream = ManuallyDrop::new(unsafe { UnixStream::from_raw_fd(fd) });
             // What was accepted has the listener's name.
             let is_accepted = |address: SocketAddr| {
