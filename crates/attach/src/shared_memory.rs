@@ -16,10 +16,8 @@ use terrace_tiers::{SwapKind, SwapView};
 const REGION: u64 = 256 << 10;
 /// Regions that the hand passes before the keeper looks at what else there is to do.
 const REGIONS: usize = 16;
-const NO_SWAP: &str =
-    "shared memory stays in DRAM, as there is no swap: set up zram, or swapon a device";
-const MAPPED_BY_MORE: &str =
-    "shared memory that several processes have mapped, or that is locked, stays in DRAM";
+const NO_SWAP: &str = "there is no swap to take it: set up zram, or swapon a device";
+const MAPPED_BY_MORE: &str = "several processes have mapped it, or it is locked";
 
 impl Keeper {
     /// Looks how much shared memory there is, and whether it can leave.

@@ -289,7 +289,7 @@ fn shared_memory(figures: &terrace_attach::Figures) -> Option<String> {
     }
     let what = match figures.shared_note.as_str() {
         "" => String::new(),
-        why => format!("; {} stay: {}", bytes(figures.kept_bytes), plain(why)),
+        why => format!("; {} of it stay: {}", bytes(figures.kept_bytes), plain(why)),
     };
     Some(format!("            shared memory: {}, and {} in swap{what}", bytes(here), bytes(out)))
 }
