@@ -1238,23 +1238,30 @@ fn used_ms(pid: &serde_json::Value) -> u64 {
     fields.map(|ticks| ticks.parse::<u64>().unwrap() * 10).sum()
 }
 
-/// A guard that goes on after its keeper's death answers, with a cause, and takes next to no time of
-/// a CPU, also where somebody has connected and says nothing.
+/// A keeper, or a guard in its place, that waits for something answers with the cause, and takes next
+/// to no time of a CPU, also where somebody has connected and says nothing.
 #[track_caller]
-fn expect_answers(target: &Target, guard: &serde_json::Value, cause: &str) {
-    let figures = wait_for("an answer", || target.figures());
-    let note = figures["note"].as_str().unwrap();
-    assert!(note.contains("the keeper was killed") && note.contains(cause), "{figures:#}");
-    assert_eq!(&figures["keeper"], guard);
+fn expect_answers(target: &Target, process: &serde_json::Value, cause: &str) {
+    let says_so = |figures: &serde_json::Value| figures["note"].as_str().unwrap().contains(cause);
+    let figures = wait_for("an answer", || target.figures().filter(says_so));
+    assert_eq!(&figures["keeper"], process);
     refused(&["detach", &target.pid()], cause);
     let _silent = connected(&target.pid());
-    let before = used_ms(guard);
+    let before = used_ms(process);
     std::thread::sleep(Duration::from_secs(1));
-    let used = used_ms(guard) - before;
+    let used = used_ms(process) - before;
     assert!(used < 300, "{used} ms of a CPU in a second");
 }
 
-/// Limits the addresses that a process may map.
+/// Leaves a process addresses for less than one record of pages, of 256 GiB each, more than it has
+/// mapped.
+fn without_room_for_a_record(pid: &serde_json::Value) {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let mapped = status.lines().find_map(|line| line.strip_prefix("VmSize:")).unwrap();
+    let mapped: u64 = mapped.trim().trim_end_matches(" kB").parse().unwrap();
+    limit_addresses(pid, (mapped << 10) + (64 << 30));
+}
+
 fn limit_addresses(pid: &serde_json::Value, most: u64) {
     let limit = libc::rlimit { rlim_cur: most, rlim_max: libc::RLIM_INFINITY };
     let pid = pid.as_i64().unwrap() as i32;
@@ -1271,11 +1278,8 @@ fn a_guard_without_memory_for_a_childs_record_tries_again_and_answers() {
     let (program, _directory) = own_edges();
     let (mut target, figures) = with_a_child(&program);
     let (keeper, guard) = (&figures["keeper"], &figures["guard"]);
-    // It has mapped a record of 256 GiB, the program's. There is no room for another one.
-    let status = std::fs::read_to_string(format!("/proc/{guard}/status")).unwrap();
-    let mapped = status.lines().find_map(|line| line.strip_prefix("VmSize:")).unwrap();
-    let mapped: u64 = mapped.trim().trim_end_matches(" kB").parse().unwrap();
-    limit_addresses(guard, (mapped << 10) + (64 << 30));
+    // It has mapped the program's record, and nothing of the child's.
+    without_room_for_a_record(guard);
     let mut silent = connected(&target.pid());
     // By then that one is accepted too.
     assert!(target.figures().is_some());
@@ -1283,11 +1287,33 @@ fn a_guard_without_memory_for_a_childs_record_tries_again_and_answers() {
     wait_until_ended(keeper);
     silent.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     assert_eq!(silent.read(&mut [0]).expect("its connection ends"), 0);
-    expect_answers(&target, guard, "cannot map the record of pages");
+    let cause = "its guard leaves as soon as it can: cannot map the record of pages";
+    expect_answers(&target, guard, cause);
     limit_addresses(guard, libc::RLIM_INFINITY);
     wait_until_ended(guard);
     target.tell(b"y");
     target.wait_for_line("checked");
+    wait_until_alone(&target);
+    target.ends_well_after(b"z");
+}
+
+#[test]
+fn a_keeper_without_memory_for_a_childs_record_tries_again_and_answers() {
+    if !can_attach("a keeper without memory") {
+        return;
+    }
+    let (program, _directory) = own_edges();
+    let mut target = Target::start(&program, &["fork"]);
+    target.attach("8M");
+    let figures = target.wait_until_out(50 << 20);
+    without_room_for_a_record(&figures["keeper"]);
+    target.tell(b"x");
+    target.wait_for_line("forked");
+    expect_answers(&target, &figures["keeper"], "cannot map the record of pages");
+    limit_addresses(&figures["keeper"], libc::RLIM_INFINITY);
+    target.tell(b"y");
+    target.wait_for_line("checked");
+    target.detach();
     wait_until_alone(&target);
     target.ends_well_after(b"z");
 }

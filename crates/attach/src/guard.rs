@@ -148,15 +148,8 @@ fn take_over(keeper: &mut Keeper) {
 
 /// Answers those who ask while this process cannot leave yet.
 fn answer(keeper: &mut Keeper, error: &anyhow::Error) {
-    while let Some(mut request) = keeper.channel.next() {
-        let why = format!("the keeper was killed; its guard leaves as soon as it can: {error:#}");
-        if request.text == "status" {
-            keeper.figures.note = why;
-            keeper.tell(&mut request);
-        } else {
-            request.answer(&format!("error {why}"));
-        }
-    }
+    const WHO: &str = "the keeper was killed; its guard leaves as soon as it can";
+    keeper.answer(&format!("{WHO}: {error:#}"));
 }
 
 /// Forgets the address spaces that this process has a copy of.

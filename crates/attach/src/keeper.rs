@@ -167,8 +167,20 @@ impl Keeper {
         let _ = std::fs::write(file, text + "\n");
     }
 
-    /// Answers with the figures.
-    pub fn tell(&mut self, request: &mut Request) {
+    /// Answers those who ask while nothing else can be done for them, for a reason.
+    pub fn answer(&mut self, why: &str) {
+        while let Some(mut request) = self.channel.next() {
+            if request.text == "status" {
+                let note = std::mem::replace(&mut self.figures.note, why.into());
+                self.tell(&mut request);
+                self.figures.note = note;
+            } else {
+                request.answer(&format!("error {why}"));
+            }
+        }
+    }
+
+    fn tell(&mut self, request: &mut Request) {
         self.measure();
         match serde_json::to_string(&self.figures) {
             Ok(text) => request.answer(&text),

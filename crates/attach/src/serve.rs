@@ -212,8 +212,7 @@ impl Keeper {
         let uffd = unsafe { OwnedFd::from_raw_fd(uffd) };
         // SAFETY: no memory is involved.
         unsafe { libc::fcntl(uffd.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) };
-        let Some(parent) = &self.spaces[number] else { return };
-        if parent.out == 0 {
+        if self.spaces[number].as_ref().is_none_or(|parent| parent.out == 0) {
             // Closed, it leaves the child as if it had never been registered.
             return;
         }
@@ -221,9 +220,13 @@ impl Keeper {
             match Table::new() {
                 Ok(table) => break table,
                 // The child would read zeros. Memory or descriptors come back.
-                Err(_) => std::thread::sleep(std::time::Duration::from_millis(10)),
+                Err(error) => {
+                    sys::wait_for_any(self.channel.descriptors(), 10);
+                    self.answer(&format!("a forked child waits for its pages: {error:#}"));
+                }
             }
         };
+        let Some(parent) = &self.spaces[number] else { return };
         let mut out = 0;
         // The numbers of children are not known, and of their pages none is evicted anew.
         let wiped = if number == 0 { process::wiped_in_children(self.target) } else { Vec::new() };
