@@ -1271,7 +1271,7 @@ fn limit_addresses(pid: &serde_json::Value, most: u64) {
 }
 
 #[test]
-fn a_guard_without_memory_for_a_childs_record_tries_again_and_answers() {
+fn a_guard_without_room_for_a_childs_record_goes_on_and_answers() {
     if !can_attach("a guard without memory") {
         return;
     }
@@ -1298,7 +1298,7 @@ fn a_guard_without_memory_for_a_childs_record_tries_again_and_answers() {
 }
 
 #[test]
-fn a_keeper_without_memory_for_a_childs_record_tries_again_and_answers() {
+fn a_keeper_without_room_for_a_childs_record_goes_on_and_answers() {
     if !can_attach("a keeper without memory") {
         return;
     }
@@ -1319,7 +1319,7 @@ fn a_keeper_without_memory_for_a_childs_record_tries_again_and_answers() {
 }
 
 #[test]
-fn a_guard_that_cannot_leave_a_traced_program_answers_until_it_can() {
+fn a_guard_that_cannot_leave_yet_answers_until_it_can() {
     if !can_attach("a guard that cannot leave") {
         return;
     }
