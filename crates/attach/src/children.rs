@@ -1,9 +1,9 @@
 //! Children that stay: each is attached to by itself, with its parent's limit.
 //!
 //! A forked child is served by its parent's keeper from the fork on, so everything is brought back
-//! to it first, and its userfaultfd is closed. A child that executes another program has new memory,
-//! of which nothing is out, and is attached to as any process is. One that ends or executes another
-//! program soon is left as it is.
+//! to it first, and its userfaultfd is closed. A child that executes another program has new
+//! memory, of which nothing is out, and is attached to as any process is. One that ends or executes
+//! another program soon is left as it is.
 
 use crate::process;
 use crate::state::Keeper;

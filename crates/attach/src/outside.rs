@@ -185,7 +185,8 @@ impl Outside {
         self.members.retain(|pid, _| pids.contains(pid));
         for pid in pids {
             if !self.members.contains_key(&pid) {
-                self.members.extend(Paged::open(pid, may_be_swapped, REGION).map(|member| (pid, member)));
+                let member = Paged::open(pid, may_be_swapped, REGION);
+                self.members.extend(member.map(|member| (pid, member)));
             }
         }
     }

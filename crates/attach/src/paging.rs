@@ -1,11 +1,11 @@
 //! Memory of other processes that the kernel's swap takes on request, by
 //! process_madvise(MADV_PAGEOUT), also of memory that is shared.
 //!
-//! Victims are chosen by CLOCK, as for what the keeper compresses ([`crate::evict`]); whether a page
-//! that was paged out has been touched is told by the page table, in which it is present again. A
-//! page that is spared for the last time is advised as cold (MADV_COLD): where the kernel must free
-//! memory by itself before the hand is back, it takes that one first. What several processes have in
-//! their page tables the kernel does not page out: it is told how much that is.
+//! Victims are chosen by CLOCK, as for what the keeper compresses ([`crate::evict`]); whether a
+//! page that was paged out has been touched is told by the page table, in which it is present
+//! again. A page that is spared for the last time is advised as cold (MADV_COLD): where the kernel
+//! must free memory by itself before the hand is back, it takes that one first. What several
+//! processes have in their page tables the kernel does not page out: it is told how much that is.
 
 use crate::process::{self, Mapping};
 use crate::sys::{self, PAGE, Run};
@@ -40,8 +40,8 @@ pub struct Paged {
     /// Shared memory that is in swap, bytes.
     shared_out: u64,
     parts_ms: u64,
-    /// Pages that stayed where they were to leave: in the last whole round of the hand, and so far in
-    /// this one; private ones, and of shared memory.
+    /// Pages that stayed where they were to leave: in the last whole round of the hand, and so far
+    /// in this one; private ones, and of shared memory.
     kept: [u64; 2],
     keeping: [u64; 2],
 }
@@ -156,8 +156,8 @@ impl Paged {
         self.parts_ms = now_ms + PARTS_MS.max(took_ms * PARTS_SHARE * among as u64);
     }
 
-    /// Pages out what may leave of the part that the hand passes next, at most so many pages. `None`
-    /// while the hand rests.
+    /// Pages out what may leave of the part that the hand passes next, at most so many pages.
+    /// `None` while the hand rests.
     pub fn step(&mut self, most: u64) -> Option<Step> {
         let (start, end) = self.next_region()?;
         Some(self.page_out(start, end, most))

@@ -242,8 +242,8 @@ pub fn shares_memory(a: i32, b: i32) -> Option<bool> {
     (order >= 0).then_some(order == 0)
 }
 
-/// Gives the kernel advice (MADV_COLD, MADV_PAGEOUT) on ranges (start, bytes) of another process, by
-/// its pidfd. On how many bytes it took that.
+/// Gives the kernel advice (MADV_COLD, MADV_PAGEOUT) on ranges (start, bytes) of another process,
+/// by its pidfd. On how many bytes it took that.
 pub fn advise_other(pidfd: i32, ranges: &[(u64, u64)], advice: i32) -> Result<i64, i32> {
     let vector: Vec<libc::iovec> = ranges
         .iter()

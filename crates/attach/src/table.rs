@@ -160,8 +160,8 @@ impl Table {
     }
 
     fn unmap(&self) {
-        // SAFETY: mapped in this size by `map`. Only `leave` and `drop` call this, once and last, so
-        // nobody has a reference into it.
+        // SAFETY: mapped in this size by `map`. Only `leave` and `drop` call this, once and last,
+        // so nobody has a reference into it.
         unsafe { libc::munmap(self.words.cast(), BYTES as usize) };
     }
 
