@@ -49,7 +49,7 @@ pub fn attach_group(path: &Path, limit: Limit) -> Result<String> {
 }
 
 fn page_out(whom: Whom, limit: Limit) -> Result<String> {
-    outside::check(&whom)?;
+    outside::check(&whom, limit.route())?;
     in_the_background(move |said| {
         let own = std::process::id() as i32;
         let (number, text) = match &whom {

@@ -48,7 +48,7 @@ pub struct Figures {
     /// that are locked; all shared memory where there is no swap.
     #[serde(default)]
     pub kept_bytes: u64,
-    /// Data that is in the store, bytes; with `--outside` in swap.
+    /// Data that is in the store, bytes; with `--outside` in swap or on the node.
     pub out_bytes: u64,
     /// Memory that the store takes, and what is in swap, bytes.
     pub store_bytes: u64,

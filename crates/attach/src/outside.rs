@@ -1,10 +1,10 @@
-//! `--outside`: processes that are neither stopped nor entered. The kernel's swap takes pages that
-//! we choose ([`crate::paging`]), also of memory that is shared.
+//! `--outside`: processes that are neither stopped nor entered. The kernel's swap or a slow node
+//! takes pages that we choose ([`crate::paging`]), also of memory that is shared.
 
 use crate::channel::{Channel, Request};
 use crate::figures::Figures;
 use crate::limit::{Limit, Look};
-use crate::paging::Paged;
+use crate::paging::{Paged, Route};
 use crate::process::{self, Mapping};
 use crate::sys::{self, PAGE};
 use anyhow::{Context, Result, bail};
@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
-use terrace_tiers::{SwapKind, SwapView};
+use terrace_tiers::{Nodes, SwapKind, SwapView};
 
 const LOOK_MS: i32 = 100;
 /// What the hand passes at a time.
@@ -30,6 +30,13 @@ pub fn cost_us(kind: SwapKind) -> u64 {
 
 /// Why nothing is paged out though there is swap.
 pub const NO_ROOM: &str = "swap is full but for the quarter that is left to others: add some";
+
+impl Limit {
+    /// Where pages of processes go that are not entered.
+    pub fn route(&self) -> Route {
+        self.node.map_or(Route::Swap, Route::Node)
+    }
+}
 
 /// The processes whose memory is paged out.
 pub enum Whom {
@@ -63,9 +70,13 @@ fn pids_below(path: &Path, pids: &mut Vec<i32>) {
 
 /// # Errors
 /// Why nothing can be paged out; nothing is changed then.
-pub fn check(whom: &Whom) -> Result<()> {
-    if SwapView::of_machine().kind == SwapKind::None {
-        bail!("there is no swap for --outside to page out to: set up zram, or swapon a device");
+pub fn check(whom: &Whom, route: Route) -> Result<()> {
+    match route {
+        Route::Node(node) => check_node(node)?,
+        Route::Swap if SwapView::of_machine().kind == SwapKind::None => {
+            bail!("there is no swap for --outside to page out to: set up zram, or swapon a device")
+        }
+        Route::Swap => {}
     }
     let pids = whom.pids();
     match whom {
@@ -82,11 +93,33 @@ pub fn check(whom: &Whom) -> Result<()> {
         if fs::read_link(format!("/proc/{pid}/exe")).is_err() {
             bail!("{pid} has no program: it is a thread of the kernel, or has ended");
         }
-        match sys::advise_other(pidfd.as_raw_fd(), &[], libc::MADV_PAGEOUT) {
-            Ok(_) | Err(libc::EINVAL) => {}
+        let may_move = match route {
+            Route::Swap => {
+                sys::advise_other(pidfd.as_raw_fd(), &[], libc::MADV_PAGEOUT).map(drop)
+            }
+            Route::Node(_) => sys::nodes_of(pid, &[]).map(drop),
+        };
+        match may_move {
+            Ok(()) | Err(libc::EINVAL) => {}
             Err(libc::EPERM) => bail!("paging {pid} out needs CAP_SYS_PTRACE and CAP_SYS_NICE"),
-            Err(errno) => bail!("{pid} cannot be paged out (process_madvise: errno {errno})"),
+            Err(errno) => bail!("the kernel moves no pages of {pid} (errno {errno})"),
         }
+    }
+    Ok(())
+}
+
+/// Whether pages can go to a node, and come back from there.
+fn check_node(node: u32) -> Result<()> {
+    let nodes = Nodes::of_machine();
+    if nodes.node(node).is_none_or(|view| view.total_bytes == 0) {
+        bail!("there is no node {node} with memory; `terrace doctor` names those that there are");
+    }
+    let balancing = fs::read_to_string("/proc/sys/kernel/numa_balancing").unwrap_or_default();
+    if ["", "0"].contains(&balancing.trim()) {
+        bail!(
+            "the kernel would bring nothing back from node {node}: \
+             sysctl kernel.numa_balancing=1 first, or 2 where the node is of slower memory"
+        );
     }
     Ok(())
 }
@@ -94,6 +127,7 @@ pub fn check(whom: &Whom) -> Result<()> {
 /// The process that pages others out, and what it knows.
 pub struct Outside {
     whom: Whom,
+    route: Route,
     members: HashMap<i32, Paged>,
     channel: Channel,
     limit: Limit,
@@ -119,11 +153,11 @@ impl Outside {
             keeper: own,
             budget_bytes: limit.dram_bytes.unwrap_or(u64::MAX),
             limit: limit.text.clone(),
-            tier: "swap".into(),
+            tier: limit.tier.clone(),
             ..Figures::default()
         };
-        let members = HashMap::new();
-        let mut outside = Outside { whom, members, channel, limit, figures, listed_ms: 0 };
+        let (route, members) = (limit.route(), HashMap::new());
+        let mut outside = Outside { whom, route, members, channel, limit, figures, listed_ms: 0 };
         outside.list();
         outside
     }
@@ -185,7 +219,7 @@ impl Outside {
         self.members.retain(|pid, _| pids.contains(pid));
         for pid in pids {
             if !self.members.contains_key(&pid) {
-                let member = Paged::open(pid, may_be_swapped, REGION);
+                let member = Paged::open(pid, self.route, may_be_swapped, REGION);
                 self.members.extend(member.map(|member| (pid, member)));
             }
         }
@@ -195,14 +229,18 @@ impl Outside {
         let swap = SwapView::of_machine();
         let cost_us = cost_us(swap.kind);
         let among = self.members.len();
-        let (mut resident, mut shared, mut swapped, mut kept) = (0, 0, 0, 0);
+        let (mut resident, mut shared, mut kept) = (0, 0, 0);
+        let (mut swapped, mut far) = (0, 0);
         for member in self.members.values_mut() {
             let all = member.measure(among);
             // What one process shares with others that are not asked for counts whole.
             let its = if among > 1 { member.part_of(all) } else { all };
-            resident += its.anonymous + its.shared;
+            resident += (its.anonymous + its.shared).saturating_sub(its.far);
             shared += its.shared;
-            swapped += its.anonymous_out + its.shared_out;
+            match self.route {
+                Route::Swap => swapped += its.anonymous_out + its.shared_out,
+                Route::Node(_) => far += its.far,
+            }
             kept += its.kept.iter().sum::<u64>();
             let more = member.new_faults();
             self.figures.faults += more;
@@ -212,12 +250,13 @@ impl Outside {
         figures.resident_bytes = resident;
         figures.shared_bytes = shared;
         figures.kept_bytes = kept;
-        figures.out_bytes = swapped;
+        figures.out_bytes = swapped + far;
         figures.store_bytes = (swapped as f64 * swap.ratio()) as u64;
         figures.overhead_bytes = self.members.values().map(Paged::record_bytes).sum();
         figures.children = among.saturating_sub(1);
         figures.peak_bytes = figures.peak_bytes.max(figures.physical_bytes());
-        figures.note = if swap.room_bytes() < PAGE { NO_ROOM.into() } else { String::new() };
+        let is_full = self.route == Route::Swap && swap.room_bytes() < PAGE;
+        figures.note = if is_full { NO_ROOM.into() } else { String::new() };
     }
 
     fn follow(&mut self) {

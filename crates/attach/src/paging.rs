@@ -1,9 +1,10 @@
-//! Memory of other processes that the kernel's swap takes on request, by
-//! process_madvise(MADV_PAGEOUT), also of memory that is shared.
+//! Memory of other processes that the kernel moves on request, also of memory that is shared: to its
+//! swap, by process_madvise(MADV_PAGEOUT), or to a slow node, by move_pages.
 //!
-//! Victims are chosen by CLOCK, as for what the keeper compresses ([`crate::evict`]); whether a
+//! Victims are chosen by CLOCK, as for what the keeper compresses ([`crate::evict`]). Whether a
 //! page that was paged out has been touched is told by the page table, in which it is present
-//! again. A page that is spared for the last time is advised as cold (MADV_COLD): where the kernel
+//! again. From a node the kernel itself brings back what is touched often (kernel.numa_balancing),
+//! and tells where a page is. A page that is spared for the last time is advised as cold (MADV_COLD): where the kernel
 //! must free memory by itself before the hand is back, it takes that one first. What several
 //! processes have in their page tables the kernel does not page out: it is told how much that is.
 
@@ -21,12 +22,21 @@ const ROUND_MS: u64 = 500;
 const PARTS_MS: u64 = 1000;
 const PARTS_SHARE: u64 = 20;
 
+/// Where pages go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Route {
+    Swap,
+    /// The node of this number.
+    Node(u32),
+}
+
 /// One process, and where the hand is in it.
 pub struct Paged {
     pid: i32,
     pidfd: OwnedFd,
     pagemap: File,
     table: Table,
+    route: Route,
     is_wanted: fn(&Mapping) -> bool,
     /// What the hand passes at a time, bytes.
     region: u64,
@@ -39,6 +49,8 @@ pub struct Paged {
     own: [f64; 3],
     /// Shared memory that is in swap, bytes.
     shared_out: u64,
+    /// Memory on the node that pages go to, bytes.
+    far: u64,
     parts_ms: u64,
     /// Pages that stayed where they were to leave: in the last whole round of the hand, and so far
     /// in this one; private ones, and of shared memory.
@@ -58,6 +70,8 @@ pub struct Amounts {
     /// In swap, shared memory apart.
     pub anonymous_out: u64,
     pub shared_out: u64,
+    /// On the node that pages go to: part of `anonymous` and `shared`.
+    pub far: u64,
     /// What stayed where it was to leave, private and shared memory.
     pub kept: [u64; 2],
 }
@@ -76,12 +90,18 @@ pub struct Step {
 impl Paged {
     /// A process, of which the hand goes over those mappings that are wanted, so many bytes at a
     /// time. `None` if it has ended, or there is no memory for the record of its pages.
-    pub fn open(pid: i32, is_wanted: fn(&Mapping) -> bool, region: u64) -> Option<Self> {
+    pub fn open(
+        pid: i32,
+        route: Route,
+        is_wanted: fn(&Mapping) -> bool,
+        region: u64,
+    ) -> Option<Self> {
         Some(Paged {
             pid,
             pidfd: sys::pidfd_open(pid).ok()?,
             pagemap: File::open(format!("/proc/{}/pagemap", process::with_memory(pid))).ok()?,
             table: Table::new().ok()?,
+            route,
             is_wanted,
             region,
             mappings: Vec::new(),
@@ -90,6 +110,7 @@ impl Paged {
             faults: major_faults(pid),
             own: [1.0; 3],
             shared_out: 0,
+            far: 0,
             parts_ms: 0,
             kept: [0; 2],
             keeping: [0; 2],
@@ -117,7 +138,8 @@ impl Paged {
         let [anonymous, shared, anonymous_out] =
             PARTS.map(|(_, line)| process::status_kib(self.pid, line).unwrap_or(0) << 10);
         let kept = self.kept.map(|pages| pages * PAGE);
-        Amounts { anonymous, shared, anonymous_out, shared_out: self.shared_out, kept }
+        let (shared_out, far) = (self.shared_out, self.far);
+        Amounts { anonymous, shared, anonymous_out, shared_out, far, kept }
     }
 
     /// What is the process's own of these amounts.
@@ -129,6 +151,7 @@ impl Paged {
             shared: part(all.shared, shared),
             anonymous_out: part(all.anonymous_out, out),
             shared_out: part(all.shared_out, shared),
+            far: part(all.far, anonymous),
             kept: [part(all.kept[0], anonymous), part(all.kept[1], shared)],
         }
     }
@@ -152,6 +175,9 @@ impl Paged {
         let of_both = part("Swap").unwrap_or(0);
         let private = process::status_kib(self.pid, "VmSwap").unwrap_or(0);
         self.shared_out = of_both.saturating_sub(private) << 10;
+        if let Route::Node(node) = self.route {
+            self.far = process::on_node(self.pid, node);
+        }
         let took_ms = sys::now_ns() / 1_000_000 - now_ms;
         self.parts_ms = now_ms + PARTS_MS.max(took_ms * PARTS_SHARE * among as u64);
     }
@@ -182,13 +208,21 @@ impl Paged {
         Some((start, end))
     }
 
+    /// The pages of a part that have not left: that are in memory, and not on the node that they
+    /// go to.
     fn resident(&self, start: u64, end: u64) -> Vec<u64> {
         let mut runs = [Run::default(); 512];
         let Ok((found, _)) = sys::in_memory(self.pagemap.as_raw_fd(), start, end, &mut runs) else {
             return Vec::new();
         };
         let runs = &runs[..found];
-        runs.iter().flat_map(|run| (run.start..run.end).step_by(PAGE as usize)).collect()
+        let pages = runs.iter().flat_map(|run| (run.start..run.end).step_by(PAGE as usize));
+        let pages: Vec<u64> = pages.collect();
+        let Route::Node(node) = self.route else { return pages };
+        let Ok(nodes) = sys::nodes_of(self.pid, &pages) else { return Vec::new() };
+        let is_here = |of: &i32| *of >= 0 && *of != node as i32;
+        let here = pages.iter().zip(&nodes).filter(|(_, of)| is_here(of));
+        here.map(|(page, _)| *page).collect()
     }
 
     fn page_out(&mut self, start: u64, end: u64, most: u64) -> Step {
@@ -213,7 +247,7 @@ impl Paged {
             }
         }
         step.cold = self.advise(&cold, libc::MADV_COLD);
-        self.advise(&victims, libc::MADV_PAGEOUT);
+        self.send(&victims);
         let stayed: HashSet<u64> = match victims.is_empty() {
             true => HashSet::new(),
             false => self.resident(start, end).into_iter().collect(),
@@ -232,7 +266,20 @@ impl Paged {
                 self.table.set(page, word.none().marked());
             }
         }
+        if let Route::Node(_) = self.route {
+            // Until it is looked up again.
+            self.far = (self.far + step.left * PAGE).saturating_sub(step.back * PAGE);
+        }
         step
+    }
+
+    /// Has pages leave. Which of them have is looked up.
+    fn send(&self, pages: &[u64]) {
+        match self.route {
+            Route::Swap => drop(self.advise(pages, libc::MADV_PAGEOUT)),
+            Route::Node(_) if pages.is_empty() => {}
+            Route::Node(node) => drop(sys::move_to_node(self.pid, pages, node)),
+        }
     }
 
     /// Advises the kernel of pages. Of how many it took the advice.

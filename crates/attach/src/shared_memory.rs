@@ -6,8 +6,8 @@
 //! have mapped counts in parts, and what stayed where it was to leave counts no more.
 
 use crate::outside::{NO_ROOM, cost_us};
-use crate::paging::{InSwap, Paged};
-use crate::process;
+use crate::paging::{InSwap, Paged, Route};
+use crate::process::{self, Mapping};
 use crate::state::Keeper;
 use crate::sys::PAGE;
 use terrace_tiers::{SwapKind, SwapView};
@@ -30,7 +30,8 @@ impl Keeper {
             self.in_swap = InSwap::default();
         } else {
             let paged = self.in_swap.paged.take();
-            let open = || Paged::open(self.target, |mapping| mapping.is_shared, REGION);
+            let is_shared = |mapping: &Mapping| mapping.is_shared;
+            let open = || Paged::open(self.target, Route::Swap, is_shared, REGION);
             self.in_swap = InSwap {
                 paged: paged.or_else(open),
                 ratio: swap.ratio(),

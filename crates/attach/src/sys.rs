@@ -255,6 +255,37 @@ pub fn advise_other(pidfd: i32, ranges: &[(u64, u64)], advice: i32) -> Result<i6
     })
 }
 
+/// The nodes that have pages of another process, by their numbers, or for each an error (negative).
+pub fn nodes_of(pid: i32, pages: &[u64]) -> Result<Vec<i32>, i32> {
+    move_pages(pid, pages, None)
+}
+
+/// Moves pages of another process to a node, those that no other process has. What holds for each
+/// then: as [`nodes_of`].
+pub fn move_to_node(pid: i32, pages: &[u64], node: u32) -> Result<Vec<i32>, i32> {
+    move_pages(pid, pages, Some(&vec![node as i32; pages.len()]))
+}
+
+fn move_pages(pid: i32, pages: &[u64], nodes: Option<&[i32]>) -> Result<Vec<i32>, i32> {
+    const MPOL_MF_MOVE: i32 = 2;
+    let mut status = vec![-libc::ENOENT; pages.len()];
+    let nodes = nodes.map_or(std::ptr::null(), <[i32]>::as_ptr);
+    // SAFETY: addresses and nodes are readable and the status is writable, as many as is said; the
+    // addresses are another process's, whose contents stay.
+    result(unsafe {
+        libc::syscall(
+            libc::SYS_move_pages,
+            pid,
+            pages.len(),
+            pages.as_ptr(),
+            nodes,
+            status.as_mut_ptr(),
+            MPOL_MF_MOVE,
+        )
+    })?;
+    Ok(status)
+}
+
 /// Waits until a descriptor can be read or `milliseconds` are over; whether it can.
 pub fn wait_readable(fd: i32, milliseconds: i32) -> bool {
     let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };

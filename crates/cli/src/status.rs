@@ -284,7 +284,7 @@ fn attached(figures: &terrace_attach::Figures) -> Vec<String> {
 /// What is said of a process's shared memory, where it has some that is not in its other figures.
 fn shared_memory(figures: &terrace_attach::Figures) -> Option<String> {
     let (here, out) = (figures.shared_bytes, figures.shared_out_bytes);
-    if here + out == 0 || figures.tier == "swap" {
+    if here + out == 0 || figures.stub == 0 {
         return None;
     }
     let what = match figures.shared_note.as_str() {
