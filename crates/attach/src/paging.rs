@@ -276,9 +276,12 @@ impl Paged {
     /// Has pages leave. Which of them have is looked up.
     fn send(&self, pages: &[u64]) {
         match self.route {
-            Route::Swap => drop(self.advise(pages, libc::MADV_PAGEOUT)),
-            Route::Node(_) if pages.is_empty() => {}
-            Route::Node(node) => drop(sys::move_to_node(self.pid, pages, node)),
+            Route::Swap => {
+                self.advise(pages, libc::MADV_PAGEOUT);
+            }
+            Route::Node(node) => {
+                let _ = sys::move_to_node(self.pid, pages, node);
+            }
         }
     }
 
