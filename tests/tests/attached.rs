@@ -1487,8 +1487,8 @@ fn shared_memory_of_an_attached_program_leaves_for_swap() {
     target.attach("40M");
     let figures = wait_for("shared memory to leave", || {
         let figures = target.figures()?;
-        let [shared, out] = ["shared_bytes", "shared_out_bytes"]
-            .map(|name| figures[name].as_u64().unwrap() >> 20);
+        let [shared, out] =
+            ["shared_bytes", "shared_out_bytes"].map(|name| figures[name].as_u64().unwrap() >> 20);
         (shared < 40 && shared + out >= 60).then_some(figures)
     });
     assert_eq!((&figures["shared_note"], &figures["note"]), (&"".into(), &"".into()));

@@ -94,9 +94,7 @@ pub fn check(whom: &Whom, route: Route) -> Result<()> {
             bail!("{pid} has no program: it is a thread of the kernel, or has ended");
         }
         let may_move = match route {
-            Route::Swap => {
-                sys::advise_other(pidfd.as_raw_fd(), &[], libc::MADV_PAGEOUT).map(drop)
-            }
+            Route::Swap => sys::advise_other(pidfd.as_raw_fd(), &[], libc::MADV_PAGEOUT).map(drop),
             Route::Node(_) => sys::nodes_of(pid, &[]).map(drop),
         };
         match may_move {

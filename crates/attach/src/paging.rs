@@ -288,9 +288,9 @@ impl Paged {
     /// Advises the kernel of pages. Of how many it took the advice.
     fn advise(&self, pages: &[u64], advice: i32) -> u64 {
         let ranges: Vec<(u64, u64)> = pages.iter().map(|page| (*page, PAGE)).collect();
-        let advised = ranges.chunks(512).filter_map(|ranges| {
-            sys::advise_other(self.pidfd.as_raw_fd(), ranges, advice).ok()
-        });
+        let advised = ranges
+            .chunks(512)
+            .filter_map(|ranges| sys::advise_other(self.pidfd.as_raw_fd(), ranges, advice).ok());
         advised.sum::<i64>() as u64 / PAGE
     }
 }

@@ -86,7 +86,9 @@ fn outside_tier(list: &str) -> Result<(CodecKind, String, Option<u32>)> {
             _ => {}
         }
     }
-    bail!("--tiers {list}: with --outside pages go to the kernel's swap, or to a node (dram,node:1)")
+    bail!(
+        "--tiers {list}: with --outside pages go to the kernel's swap, or to a node (dram,node:1)"
+    )
 }
 
 /// The limit in words, in bytes, and as it follows the process.
