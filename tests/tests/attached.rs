@@ -923,10 +923,20 @@ fn a_paused_program_goes_on_and_is_evicted_as_before() {
             target
         })
         .collect();
-    std::thread::sleep(Duration::from_secs(12));
+    // Others are told of meanwhile, and of these that they do not answer.
+    let other = Target::start(&static_program(), &["60", "idle"]);
+    other.attach("12M");
+    let begun = Instant::now();
+    other.wait_until_out(40 << 20);
+    let figures = wait_for("the silence", || {
+        targets[0].figures().filter(|now| now["note"].as_str().unwrap().contains("is paused"))
+    });
+    assert_eq!(figures["program"], "attached");
+    std::thread::sleep(Duration::from_secs(12).saturating_sub(begun.elapsed()));
     for (group, target) in groups.iter().zip(targets) {
         group.freeze(false);
-        let before = target.figures().expect("the keeper is there");
+        let has_answered = |now: &serde_json::Value| now["evicted_pages"] != 0;
+        let before = wait_for("the keeper", || target.figures().filter(has_answered));
         assert_eq!(before["note"], "");
         wait_for("more pages to leave", || {
             let evicted = |figures: &serde_json::Value| figures["evicted_pages"].as_u64().unwrap();

@@ -127,23 +127,29 @@ fn is_trusted(stream: &UnixStream) -> bool {
     got == 0 && (peer.uid == 0 || peer.uid == unsafe { libc::geteuid() })
 }
 
-/// Asks a process's keeper; its answer.
+/// Asks a process's keeper; its answer. `None` if that takes longer than the asker waits.
 ///
 /// # Errors
-/// If there is none, or it answers with an error.
-pub fn ask(pid: i32, text: &str) -> Result<String> {
+/// If there is no keeper, or it answers with an error.
+pub fn ask(pid: i32, text: &str, wait: Option<Duration>) -> Result<Option<String>> {
     let mut stream = UnixStream::connect_addr(&address(pid)?)
         .with_context(|| format!("{pid} is not attached to"))?;
     if !is_trusted(&stream) {
         bail!("another user answers for {pid}: it is not asked");
     }
     let mut answer = String::new();
-    // Either fails where it is killed meanwhile.
-    let _ = stream.write_all(text.as_bytes()).and_then(|()| stream.read_to_string(&mut answer));
+    let asked = stream
+        .set_read_timeout(wait)
+        .and_then(|()| stream.write_all(text.as_bytes()))
+        .and_then(|()| stream.read_to_string(&mut answer));
+    if asked.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock) {
+        return Ok(None);
+    }
+    // Otherwise an error says that it was killed meanwhile.
     match answer.strip_prefix("error ") {
         Some(error) => bail!("{error}"),
         None if answer.is_empty() => bail!("the keeper of {pid} ended before it answered"),
-        None => Ok(answer),
+        None => Ok(Some(answer)),
     }
 }
 
@@ -172,7 +178,7 @@ mod tests {
         let nobody = i32::MAX - std::process::id() as i32;
         let mut channel = Channel::open(nobody).unwrap();
         let clients: Vec<_> = ["status", "detach", "status"]
-            .map(|text| std::thread::spawn(move || ask(nobody, text)))
+            .map(|text| std::thread::spawn(move || ask(nobody, text, None)))
             .into_iter()
             .collect();
         let deadline = Instant::now() + Duration::from_secs(20);
@@ -187,7 +193,15 @@ mod tests {
             std::thread::sleep(Duration::from_millis(1));
         }
         for client in clients {
-            assert_eq!(client.join().unwrap().unwrap(), "ok");
+            assert_eq!(client.join().unwrap().unwrap().unwrap(), "ok");
         }
+    }
+
+    #[test]
+    fn a_keeper_that_does_not_answer_is_not_waited_for() {
+        let nobody = i32::MAX - std::process::id() as i32 - 1;
+        let _channel = Channel::open(nobody).unwrap();
+        let answer = ask(nobody, "status", Some(Duration::from_millis(20))).unwrap();
+        assert_eq!(answer, None);
     }
 }

@@ -259,6 +259,11 @@ fn text(status: &Status) -> String {
 }
 
 fn attached(figures: &terrace_attach::Figures) -> Vec<String> {
+    if figures.keeper == 0 {
+        // Nothing is known but that.
+        let (program, note) = (plain(&figures.program), plain(&figures.note));
+        return vec![format!("{} {program}  (attached): {note}", figures.pid)];
+    }
     let limit = match figures.budget_bytes {
         u64::MAX => figures.limit.clone(),
         now => format!("{}, now {}", figures.limit, bytes(now)),
