@@ -562,8 +562,17 @@ def missed(name, result):
     return [f"{name}: {text}" for text in found]
 
 
+def most_resident(pid):
+    """The most memory that it has in two seconds: a sort or a collection may just have ended."""
+    most = 0
+    for _ in range(8):
+        most = max(most, resident(pid))
+        time.sleep(0.25)
+    return most
+
+
 def attach_once(pid, seconds, share):
-    before = resident(pid)
+    before = most_resident(pid)
     budget = int(before * share)
     attached = terrace("attach", pid, "--dram", f"{budget >> 10}K")
     stop = re.search(r"stood still for ([\d.]+) ms", attached.stdout + attached.stderr)
