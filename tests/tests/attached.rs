@@ -1106,7 +1106,7 @@ fn a_child_that_executes_another_program_and_stays_is_attached_to() {
     wait_for("the child's pages to leave", || {
         figures_of(&child).filter(|its| its["out_bytes"].as_u64() > Some(40 << 20))
     });
-    assert_eq!(figures_of(&child).unwrap()["limit"], "--dram 12M");
+    assert_eq!(figures_of(&child).unwrap()["budget_bytes"], 12 << 20);
     told(terrace(&["detach", &child, &target.pid()]));
     wait_until_alone(&target);
     target.ends_well();
@@ -1318,9 +1318,10 @@ fn a_keeper_without_room_for_a_childs_record_goes_on_and_answers() {
     let figures = target.wait_until_out(50 << 20);
     without_room_for_a_record(&figures["keeper"]);
     target.tell(b"x");
-    target.wait_for_line("forked");
+    // The child waits for pages, and can say nothing yet.
     expect_answers(&target, &figures["keeper"], "cannot map the record of pages");
     limit_addresses(&figures["keeper"], libc::RLIM_INFINITY);
+    target.wait_for_line("forked");
     target.tell(b"y");
     target.wait_for_line("checked");
     target.detach();
@@ -1498,8 +1499,8 @@ fn shared_memory_of_an_attached_program_leaves_for_swap() {
     let figures = wait_for("shared memory to leave", || {
         let figures = target.figures()?;
         let [shared, out] =
-            ["shared_bytes", "shared_out_bytes"].map(|name| figures[name].as_u64().unwrap() >> 20);
-        (shared < 40 && shared + out >= 60).then_some(figures)
+            ["shared_bytes", "shared_out_bytes"].map(|name| figures[name].as_u64().unwrap());
+        (shared < 40 << 20 && shared + out >= 60 << 20).then_some(figures)
     });
     assert_eq!((&figures["shared_note"], &figures["note"]), (&"".into(), &"".into()));
     assert!(figures["out_bytes"].as_u64() > Some(10 << 20), "private memory too: {figures:#}");
