@@ -69,7 +69,7 @@ impl Target {
         told(terrace(&["detach", &self.pid()]));
     }
 
-    /// What `terrace status` says of it; `None` if nobody is attached.
+    /// What its keeper says of it; `None` if nobody is attached.
     fn figures(&self) -> Option<serde_json::Value> {
         figures_of(&self.pid())
     }
@@ -110,8 +110,25 @@ impl Drop for Target {
     }
 }
 
-/// What `terrace status` says of a process; `None` if nobody is attached to it.
+/// What the keeper of a process says, asked as `terrace status` does, which looks twice at all that
+/// there is; `None` if nobody is attached to it.
 fn figures_of(pid: &str) -> Option<serde_json::Value> {
+    let mut keeper = connected(pid)?;
+    let mut answer = String::new();
+    // Either fails where the keeper has just ended.
+    keeper.write_all(b"status").and_then(|()| keeper.read_to_string(&mut answer)).ok()?;
+    serde_json::from_str(&answer).ok()
+}
+
+/// A connection to a keeper, or to a guard in its place.
+fn connected(pid: &str) -> Option<UnixStream> {
+    let name = format!("terrace-attach-{pid}");
+    let address = SocketAddr::from_abstract_name(name).expect("a short name");
+    UnixStream::connect_addr(&address).ok()
+}
+
+/// What `terrace status` says of a process; `None` if nobody is attached to it.
+fn status_of(pid: &str) -> Option<serde_json::Value> {
     let status = told(terrace(&["status", "--json"]));
     let status: serde_json::Value = serde_json::from_str(&status).unwrap();
     let attached = status["attached"].as_array().unwrap();
@@ -924,13 +941,13 @@ fn a_paused_program_goes_on_and_is_evicted_as_before() {
         })
         .collect();
     // Others are told of meanwhile, and of these that they do not answer.
-    let other = Target::start(&static_program(), &["60", "idle"]);
+    let (other, begun) = (Target::start(&static_program(), &["60", "idle"]), Instant::now());
     other.attach("12M");
-    let begun = Instant::now();
     other.wait_until_out(40 << 20);
-    let figures = wait_for("the silence", || {
-        targets[0].figures().filter(|now| now["note"].as_str().unwrap().contains("is paused"))
-    });
+    let is_told = |now: &serde_json::Value| now["out_bytes"].as_u64() >= Some(40 << 20);
+    assert!(status_of(&other.pid()).is_some_and(|now| is_told(&now)));
+    let is_silent = |now: &serde_json::Value| now["note"].as_str().unwrap().contains("is paused");
+    let figures = wait_for("silence", || status_of(&targets[0].pid()).filter(is_silent));
     assert_eq!(figures["program"], "attached");
     std::thread::sleep(Duration::from_secs(12).saturating_sub(begun.elapsed()));
     for (group, target) in groups.iter().zip(targets) {
@@ -1097,8 +1114,8 @@ fn a_child_that_executes_another_program_and_stays_is_attached_to() {
     let words = format!("echo ready; read word; {} waits; exit $?", program.display());
     let mut target = Target::start(Path::new("sh"), &["-c", &words]);
     target.attach("12M");
-    // The keeper has looked which children were there before.
-    assert!(target.figures().is_some());
+    // That takes half a second, by when the keeper has looked which children were there before.
+    assert!(status_of(&target.pid()).is_some());
     target.tell(b"x\n");
     target.wait_for_line("ready");
     let child = child_that_has(target.child.id(), "Name:\tedges\n").expect("its child");
@@ -1187,13 +1204,6 @@ fn a_child_is_served_on_when_the_stub_is_killed() {
     target.ends_well();
 }
 
-/// A connection to a keeper, or to a guard in its place.
-fn connected(pid: &str) -> UnixStream {
-    let name = format!("terrace-attach-{pid}");
-    let address = SocketAddr::from_abstract_name(name).expect("a short name");
-    UnixStream::connect_addr(&address).expect("the keeper listens")
-}
-
 /// A program that has forked a child with pages out, after its stub was killed: without a stub no
 /// child is attached to by itself. And what `terrace status` said of it before.
 fn with_a_child(program: &Path) -> (Target, serde_json::Value) {
@@ -1224,7 +1234,7 @@ fn a_child_reads_its_data_when_program_and_stub_are_dead() {
         if is_killed {
             kill(&figures["keeper"], libc::SIGKILL);
         } else {
-            let mut asked = connected(&target.pid());
+            let mut asked = connected(&target.pid()).expect("the keeper listens");
             asked.write_all(b"detach").unwrap();
             kill(&figures["keeper"], libc::SIGCONT);
             let mut answer = String::new();
@@ -1253,10 +1263,10 @@ fn used_ms(pid: &serde_json::Value) -> u64 {
 #[track_caller]
 fn expect_answers(target: &Target, process: &serde_json::Value, cause: &str) {
     let says_so = |figures: &serde_json::Value| figures["note"].as_str().unwrap().contains(cause);
-    let figures = wait_for("an answer", || target.figures().filter(says_so));
+    let figures = wait_for("an answer", || status_of(&target.pid()).filter(says_so));
     assert_eq!(&figures["keeper"], process);
     refused(&["detach", &target.pid()], cause);
-    let _silent = connected(&target.pid());
+    let _silent = connected(&target.pid()).expect("the keeper listens");
     let before = used_ms(process);
     std::thread::sleep(Duration::from_secs(1));
     let used = used_ms(process) - before;
@@ -1290,7 +1300,7 @@ fn a_guard_without_room_for_a_childs_record_goes_on_and_answers() {
     let (keeper, guard) = (&figures["keeper"], &figures["guard"]);
     // It has mapped the program's record, and nothing of the child's.
     without_room_for_a_record(guard);
-    let mut silent = connected(&target.pid());
+    let mut silent = connected(&target.pid()).expect("the keeper listens");
     // By then that one is accepted too.
     assert!(target.figures().is_some());
     kill(keeper, libc::SIGKILL);
