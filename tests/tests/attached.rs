@@ -1557,9 +1557,14 @@ fn from_outside_the_kernels_swap_takes_pages() {
         wait_for("pages to leave", is_down);
         // What comes back is advised as cold before it leaves again.
         touch_all(&pid);
-        wait_for("pages to leave again", || is_down().filter(|its| its["cold_pages"] != 0));
+        wait_for("pages to leave again", || {
+            is_down().filter(|its| its["cold_pages"].as_u64() > Some(0))
+        });
         let figures = figures_of(&pid).unwrap();
-        assert!(figures["restored_pages"].as_u64() >= figures["cold_pages"].as_u64());
+        assert!(
+            figures["restored_pages"].as_u64() >= figures["cold_pages"].as_u64(),
+            "{figures:#}"
+        );
         told(terrace(&["detach", &pid]));
     }
     target.ends_well();
