@@ -519,7 +519,8 @@ def terrace(*words):
 
 def figures(pid):
     status = json.loads(terrace("status", "--json").stdout or '{"attached": []}')
-    return next((each for each in status["attached"] if each["pid"] == pid), None)
+    # Of a keeper that does not answer in time nothing is told.
+    return next((each for each in status["attached"] if each["pid"] == pid and each["keeper"]), None)
 
 
 def of_status(pid, line):

@@ -945,7 +945,7 @@ fn a_paused_program_goes_on_and_is_evicted_as_before() {
     other.attach("12M");
     other.wait_until_out(40 << 20);
     let is_told = |now: &serde_json::Value| now["out_bytes"].as_u64() >= Some(40 << 20);
-    assert!(status_of(&other.pid()).is_some_and(|now| is_told(&now)));
+    wait_for("the other's figures", || status_of(&other.pid()).filter(is_told));
     let is_silent = |now: &serde_json::Value| now["note"].as_str().unwrap().contains("is paused");
     let figures = wait_for("silence", || status_of(&targets[0].pid()).filter(is_silent));
     assert_eq!(figures["program"], "attached");

@@ -183,7 +183,7 @@ pub fn detach(pid: i32) -> Result<u64> {
 
 /// How long a keeper may take to say how its process stands: others are still to be asked.
 const STATUS_WAIT: Duration = Duration::from_secs(2);
-const NO_ANSWER: &str = "the keeper does not answer: it detaches, or the program is paused";
+const NO_ANSWER: &str = "the keeper is silent: it is busy, detaches, or the program is paused";
 
 /// The figures of a process that is attached to; nothing but a note where its keeper is silent.
 ///

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 pub struct Figures {
     /// Process id.
     pub pid: i32,
-    /// The process outside that compresses and restores.
+    /// The process outside that compresses and restores; 0 where it does not answer in time.
     pub keeper: i32,
     /// The process that brings everything back if the keeper is killed; 0 without one.
     pub guard: i32,
