@@ -1,15 +1,23 @@
 #!/usr/bin/env python3
 """Attaches to real programs while they work, detaches, and does so again; every answer is checked.
 
-bench/attached.py [--seconds 60] [--repeats 3] [--share 0.6] [NAME...]: as root. Adds to
-bench/results/attached.json how long a thread stood still, when memory was down to the budget, how
-long it took to detach, and what was wrong. What misses a bar is told at the end, with status 1.
+    bench/attached.py [--seconds 60] [--repeats 3] [--share 0.6] [NAME]...   as root
+    bench/attached.py --table                                  prints what the results say
+
+Each run is a line of bench/results/attached-runs.jsonl as soon as it is over: how long a thread stood
+still, when memory was down to the budget, how long it took to detach, and what was wrong. A run that
+has a line with the same options is not made again, so what was stopped goes on where it was; --again
+makes all of them anew. The last run of each program with these options goes to
+bench/results/attached.json, of which scripts/benchmarks.py makes docs/benchmarks/attached.md. What
+misses a bar is told at the end, with status 1. `scripts/setup.sh programs` installs the programs.
 """
 
 import argparse
+import contextlib
 import hashlib
 import json
 import os
+import platform
 import random
 import re
 import shutil
@@ -25,19 +33,21 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
 TARGET = os.environ.get("CARGO_TARGET_DIR", os.path.join(ROOT, "target"))
 TERRACE = os.path.join(TARGET, "release", "terrace")
+RUNS = os.path.join(HERE, "results", "attached-runs.jsonl")
 RESULTS = os.path.join(HERE, "results", "attached.json")
 
 PYTHON = """
 import hashlib, random, subprocess, sys, threading, time
 data = {n: hashlib.sha256(str(n).encode()).hexdigest() * 8 for n in range(300000)}
-end = time.time() + float(sys.argv[1]); checks = wrong = 0
+over = threading.Event(); checks = wrong = 0
+threading.Thread(target=lambda: (sys.stdin.read(), over.set()), daemon=True).start()
 print("ready", flush=True)
-while time.time() < end:
+while not over.is_set():
     for _ in range(2000):
         n = random.randrange(300000) if random.random() < .1 else random.randrange(30000)
         checks += 1; wrong += data[n] != hashlib.sha256(str(n).encode()).hexdigest() * 8
     data[n] = hashlib.sha256(str(n).encode()).hexdigest() * 8
-    word = subprocess.run(["echo", str(n)], capture_output=True, text=True).stdout.strip()
+    word = subprocess.run(["echo", str(n)], stdin=subprocess.DEVNULL, capture_output=True, text=True).stdout.strip()
     checks += 1; wrong += word != str(n)
 print("checks", checks, "wrong", wrong)
 """
@@ -46,7 +56,8 @@ NODE = """
 const crypto = require("crypto");
 const of = n => crypto.createHash("sha1").update(String(n)).digest("hex").repeat(8);
 const data = new Map(); for (let n = 0; n < 200000; n++) data.set(n, of(n));
-const end = Date.now() + 1000 * Number(process.argv[1]); let checks = 0, wrong = 0;
+let checks = 0, wrong = 0, over = false;
+process.stdin.on("end", () => { over = true; }).resume();
 console.log("ready");
 (function work() {
   for (let i = 0; i < 3000; i++) {
@@ -54,22 +65,33 @@ console.log("ready");
     checks++; if (data.get(n) !== of(n)) wrong++;
     if (i % 10 == 0) data.set(n, of(n));
   }
-  if (Date.now() < end) setImmediate(work); else console.log("checks", checks, "wrong", wrong);
+  if (!over) setImmediate(work); else console.log("checks", checks, "wrong", wrong);
 })();
 """
 
 JAVA = """
 import java.util.*;
 public class Checked {
+    static volatile boolean over = false;
+    static void await() {
+        try {
+            while (System.in.read() >= 0) {}
+        } catch (java.io.IOException error) {
+            System.err.println(error);
+        }
+        over = true;
+    }
     static String of(int n) { return ("value " + n * 31L + " ").repeat(20); }
     public static void main(String[] arguments) {
         Map<Integer, String> data = new HashMap<>();
         for (int n = 0; n < 200000; n++) data.put(n, of(n));
-        long end = System.currentTimeMillis() + (long) (1000 * Double.parseDouble(arguments[0]));
+        Thread input = new Thread(Checked::await);
+        input.setDaemon(true);
+        input.start();
         long checks = 0, wrong = 0;
         Random random = new Random(1);
         System.out.println("ready");
-        while (System.currentTimeMillis() < end) {
+        while (!over) {
             int n = random.nextInt(random.nextInt(10) == 0 ? 200000 : 20000);
             checks++;
             if (!of(n).equals(data.get(n))) wrong++;
@@ -124,31 +146,38 @@ def costs(pairs, seconds):
         program = built("attached-discards", (["go", "build", "-o"], [source]))
         process = subprocess.Popen([program], stdout=subprocess.PIPE, text=True)
         line = lambda: process.stdout.readline().strip()
-        assert line() == "ready"
-        line()
         alone, attached = [], []
-        for _ in range(pairs):
-            alone += [int(line()) for _ in range(seconds)]
-            terrace("attach", process.pid, "--dram", "4G")
+        try:
+            assert line() == "ready"
             line()
-            attached += [int(line()) for _ in range(seconds)]
-            now = figures(process.pid)
-            terrace("detach", process.pid)
-            line()
-        process.kill()
+            for _ in range(pairs):
+                alone += [int(line()) for _ in range(seconds)]
+                began = terrace("attach", process.pid, "--dram", "4G")
+                assert began.returncode == 0, began.stderr
+                line()
+                attached += [int(line()) for _ in range(seconds)]
+                now = figures(process.pid)
+                terrace("detach", process.pid)
+                line()
+        finally:
+            process.kill()
+            process.wait()
     ratio = sum(attached) / sum(alone)
     return {"alone": alone, "attached": attached, "ratio": round(ratio, 3),
             "events": now["events"], "evicted_pages": now["evicted_pages"]}
 
 
-def stops(cycles, seconds):
+def stops(cycles):
     """How long a thread of the Go program stands still, of so many times; alone, and while twice as many
     loops as there are CPUs have all of their time."""
     found = {}
     for name, loops in [("quiet", 0), ("busy", 2 * os.cpu_count())]:
-        with tempfile.TemporaryDirectory() as directory:
-            load = start("go", seconds, directory)
-            busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(loops)]
+        with tempfile.TemporaryDirectory() as directory, contextlib.ExitStack() as last:
+            load = last.enter_context(contextlib.closing(start("go", directory)))
+            for _ in range(loops):
+                busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+                last.callback(busy.wait)
+                last.callback(busy.kill)
             time.sleep(1)
             took = []
             for _ in range(cycles):
@@ -157,11 +186,6 @@ def stops(cycles, seconds):
                 assert stop, attached.stderr
                 took.append(float(stop.group(1)))
                 terrace("detach", load.pids[0])
-            for each in busy:
-                each.kill()
-                each.wait()
-            load.process.kill()
-            load.process.wait()
         took.sort()
         found[name] = {"loops": loops, "cycles": cycles, "median_ms": took[cycles // 2],
                        "p90_ms": took[cycles * 9 // 10], "most_ms": took[-1]}
@@ -169,92 +193,194 @@ def stops(cycles, seconds):
 
 
 class Load:
-    """A program that prints "ready", and at its end "checks N wrong N"."""
+    """A program that prints "ready", and once its input ends "checks N wrong N"."""
 
     def __init__(self, command, directory, **variables):
         self.process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True, cwd=directory,
             env={**os.environ, **variables})
-        assert self.process.stdout.readline().strip() == "ready"
         self.pids = [self.process.pid]
+        if self.process.stdout.readline().strip() != "ready":
+            self.close()
+            raise SystemExit(f"{command[0]} does not begin")
 
     def end(self):
+        self.process.stdin.close()
         text = self.process.stdout.read()
-        checks, wrong = re.search(r"checks (\d+) wrong (\d+)", text).groups()
-        return int(checks), int(wrong), self.process.wait()
+        found = re.search(r"checks (\d+) wrong (\d+)", text)
+        checks, wrong = map(int, found.groups()) if found else (0, 1)
+        return checks, wrong, self.process.wait()
+
+    def close(self):
+        """Ends it where it has not ended."""
+        self.process.kill()
+        self.process.wait()
 
 
 class Server:
     """A server with clients in this process, which check what they get."""
 
-    KEYS = 100000
+    KEYS, CLIENTS = 100000, 4
 
-    def __init__(self, command, port, kind, directory):
-        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=directory)
-        self.pids, self.port, self.kind = [self.process.pid], port, kind
-        self.checks = self.wrong = 0
-        self.stop = False
-        for _ in range(100):
-            try:
-                self.connect().close()
-                break
-            except OSError:
-                time.sleep(0.05)
-        connection = self.connect()
-        for start in range(0, self.KEYS, 500):
-            for key in range(start, start + 500):
-                connection.sendall(self.setting(key))
-            self.read_lines(connection, 500)
-        connection.close()
-        self.clients = [threading.Thread(target=self.work, args=(n,)) for n in range(4)]
+    def __init__(self, command, port, directory):
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, cwd=directory)
+        self.pids, self.port = [self.process.pid], port
+        self.checks, self.wrong = [0] * self.CLIENTS, [0] * self.CLIENTS
+        self.stop, self.clients = False, []
+        try:
+            self.await_port()
+            self.fill()
+        except BaseException:
+            self.close()
+            raise
+        self.clients = [threading.Thread(target=self.work, args=(n,)) for n in range(self.CLIENTS)]
         for client in self.clients:
             client.start()
 
+    def await_port(self):
+        for _ in range(200):
+            try:
+                return self.connect().close()
+            except OSError:
+                time.sleep(0.05)
+        raise SystemExit(f"nobody listens on port {self.port}")
+
     def connect(self):
-        return socket.create_connection(("127.0.0.1", self.port))
+        return socket.create_connection(("127.0.0.1", self.port), timeout=300)
 
     @staticmethod
     def value(key):
         return (hashlib.md5(str(key).encode()).hexdigest() * 32).encode()
 
-    def setting(self, key):
-        value = self.value(key)
-        if self.kind == "redis":
-            return b"*3\r\n$3\r\nSET\r\n$%d\r\n%d\r\n$%d\r\n%s\r\n" % (
-                len(str(key)), key, len(value), value)
-        return b"set %d 0 0 %d\r\n%s\r\n" % (key, len(value), value)
-
-    @staticmethod
-    def read_lines(connection, count):
-        while count > 0:
-            count -= connection.recv(65536).count(b"\r\n")
+    def fill(self):
+        with self.connect() as connection, connection.makefile("rb") as answers:
+            for start in range(0, self.KEYS, 500):
+                keys = range(start, start + 500)
+                connection.sendall(b"".join(map(self.setting, keys)))
+                for _ in keys:
+                    answers.readline()
 
     def work(self, seed):
-        choice, connection = random.Random(seed), self.connect()
-        answers = connection.makefile("rb")
-        while not self.stop:
-            key = choice.randrange(self.KEYS if choice.random() < 0.1 else self.KEYS // 10)
-            if self.kind == "redis":
-                connection.sendall(b"*2\r\n$3\r\nGET\r\n$%d\r\n%d\r\n" % (len(str(key)), key))
-                answers.readline()
-                got = answers.readline().strip()
-            else:
-                connection.sendall(b"get %d\r\n" % key)
-                answers.readline()
-                got = answers.readline().strip()
-                answers.readline()
-            self.checks += 1
-            self.wrong += got != self.value(key)
-            if choice.random() < 0.05:
-                connection.sendall(self.setting(key))
-                answers.readline()
+        choice = random.Random(seed)
+        with self.connect() as connection, connection.makefile("rb") as answers:
+            while not self.stop:
+                key = choice.randrange(self.KEYS if choice.random() < 0.1 else self.KEYS // 10)
+                self.checks[seed] += 1
+                try:
+                    self.wrong[seed] += self.got(connection, answers, key) != self.value(key)
+                    if choice.random() < 0.05:
+                        self.set(connection, answers, key)
+                except OSError as error:
+                    print(error, file=sys.stderr)
+                    self.wrong[seed] += 1
+                    return
+
+    def set(self, connection, answers, key):
+        connection.sendall(self.setting(key))
+        answers.readline()
 
     def end(self):
         self.stop = True
         for client in self.clients:
             client.join()
         self.process.send_signal(signal.SIGTERM)
-        return self.checks, self.wrong, self.process.wait()
+        return sum(self.checks), sum(self.wrong), self.process.wait()
+
+    def close(self):
+        """Ends it where it has not ended."""
+        self.stop = True
+        self.process.kill()
+        self.process.wait()
+
+
+class Redis(Server):
+    def setting(self, key):
+        value = self.value(key)
+        return b"*3\r\n$3\r\nSET\r\n$%d\r\n%d\r\n$%d\r\n%s\r\n" % (
+            len(str(key)), key, len(value), value)
+
+    @staticmethod
+    def got(connection, answers, key):
+        connection.sendall(b"*2\r\n$3\r\nGET\r\n$%d\r\n%d\r\n" % (len(str(key)), key))
+        answers.readline()
+        return answers.readline().strip()
+
+
+class Memcached(Server):
+    def setting(self, key):
+        value = self.value(key)
+        return b"set %d 0 0 %d\r\n%s\r\n" % (key, len(value), value)
+
+    @staticmethod
+    def got(connection, answers, key):
+        connection.sendall(b"get %d\r\n" % key)
+        answers.readline()
+        got = answers.readline().strip()
+        answers.readline()
+        return got
+
+
+class Nginx(Server):
+    """nginx with one worker, which is attached to. What it sends goes through its own memory, and it
+    has room for many connections, which is what is cold in it."""
+
+    KEYS = 200
+    CONFIG = """
+daemon off; worker_processes 1; pid nginx.pid; error_log error.log; user root;
+events {{ worker_connections 100000; }}
+http {{
+    access_log off; sendfile off; keepalive_requests 100000000; output_buffers 4 256k;
+    server {{ listen 127.0.0.1:{port}; root files; }}
+}}
+"""
+
+    def __init__(self, program, port, directory):
+        os.mkdir(os.path.join(directory, "files"))
+        for key in range(self.KEYS):
+            with open(os.path.join(directory, "files", str(key)), "wb") as file:
+                file.write(self.value(key))
+        config = os.path.join(directory, "nginx.conf")
+        with open(config, "w") as file:
+            file.write(self.CONFIG.format(port=port))
+        super().__init__([program, "-p", directory, "-c", config, "-e", "error.log"], port, directory)
+
+    @staticmethod
+    def value(key):
+        return Server.value(key) * 200
+
+    def fill(self):
+        """The files are there; the worker may be made after the port."""
+        self.pids = []
+        while not self.pids:
+            time.sleep(0.05)
+            self.pids = children(self.process.pid)
+
+    @staticmethod
+    def set(connection, answers, key):
+        """No file is changed."""
+
+    @staticmethod
+    def got(connection, answers, key):
+        connection.sendall(b"GET /%d HTTP/1.1\r\nHost: here\r\n\r\n" % key)
+        length = 0
+        while (line := answers.readline()).strip():
+            name, _, value = line.partition(b":")
+            length = int(value) if name.lower() == b"content-length" else length
+        return answers.read(length)
+
+    def close(self):
+        # Of a master that is killed the worker would stay.
+        if self.process.poll() is None:
+            self.process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(20)
+        super().close()
+
+
+def children(pid):
+    with open(f"/proc/{pid}/task/{pid}/children") as file:
+        return [int(word) for word in file.read().split()]
 
 
 class Postgres:
@@ -269,9 +395,18 @@ class Postgres:
         run = lambda *words: subprocess.run(
             [*user, *words], check=True, stdout=subprocess.DEVNULL, cwd=directory)
         run(path + "initdb", "-D", data, "-A", "trust", "-U", "postgres")
+        self.client, self.thread = None, None
+        self.stop, self.checks, self.wrong = False, 0, 0
         self.server = subprocess.Popen(
             [*user, path + "postgres", "-D", data, "-k", directory, "-c", "listen_addresses=",
              "-c", "work_mem=200MB"], stderr=subprocess.DEVNULL, cwd=directory)
+        try:
+            self.begin(directory)
+        except BaseException:
+            self.close()
+            raise
+
+    def begin(self, directory):
         for _ in range(100):
             if os.path.exists(os.path.join(directory, ".s.PGSQL.5432")):
                 break
@@ -283,7 +418,7 @@ class Postgres:
         self.ask("create temp table t as select n, md5(n::text) m from generate_series(1,200000) n; select 1;")
         self.right = self.ask(self.QUERY)
         backend = int(self.ask("select pg_backend_pid();"))
-        self.pids, self.checks, self.wrong, self.stop = [backend], 0, 0, False
+        self.pids = [backend]
         self.thread = threading.Thread(target=self.work)
         self.thread.start()
 
@@ -307,6 +442,17 @@ class Postgres:
         self.server.send_signal(signal.SIGINT)
         return self.checks, self.wrong, self.server.wait()
 
+    def close(self):
+        """Ends it where it has not ended."""
+        self.stop = True
+        if self.client and self.client.poll() is None:
+            self.client.kill()
+            self.client.wait()
+        if self.server.poll() is None:
+            # At once, and its processes with it.
+            self.server.send_signal(signal.SIGQUIT)
+            self.server.wait()
+
 
 def built(name, command):
     program = os.path.join(TARGET, "terrace-programs", name)
@@ -316,43 +462,55 @@ def built(name, command):
     return program
 
 
-def start(name, seconds, directory):
+def start(name, directory):
     programs = os.path.join(ROOT, "tests", "programs")
     if name == "go":
         program = built("attached-go", (["go", "build", "-o"], [f"{programs}/attached.go"]))
-        return Load([program, str(int(seconds))], directory)
+        return Load([program, FOR_EVER, "told"], directory)
     if name == "musl":
         program = built("attached-musl", (
             ["musl-gcc", "-static", "-O2", "-o"], [f"{programs}/attached.c", "-lpthread"]))
-        return Load([program, str(int(seconds))], directory)
+        return Load([program, FOR_EVER, "told"], directory)
     if name == "python":
-        return Load([sys.executable, "-c", PYTHON, str(seconds)], directory)
+        return Load([sys.executable, "-c", PYTHON], directory)
     if name == "jemalloc":
-        return Load([sys.executable, "-c", PYTHON, str(seconds)], directory, PYTHONMALLOC="malloc",
+        return Load([sys.executable, "-c", PYTHON], directory, PYTHONMALLOC="malloc",
                     LD_PRELOAD=JEMALLOC,
                     MALLOC_CONF="background_thread:true,dirty_decay_ms:100,muzzy_decay_ms:100")
     if name == "node":
-        return Load(["node", "-e", NODE, str(seconds)], directory)
+        return Load(["node", "-e", NODE], directory)
     if name == "java":
         with open(os.path.join(directory, "Checked.java"), "w") as file:
             file.write(JAVA)
-        return Load(["java", "-XX:+UseG1GC", "-Xmx512m", "Checked.java", str(seconds)], directory)
+        return Load(["java", "-XX:+UseG1GC", "-Xmx512m", "Checked.java"], directory)
     if name == "redis":
-        return Server(["redis-server", "--port", "17811", "--save", "", "--appendonly", "no"],
-                      17811, "redis", directory)
+        return Redis(["redis-server", "--port", "17811", "--save", "", "--appendonly", "no"],
+                     17811, directory)
     if name == "memcached":
-        return Server(["memcached", "-u", "root", "-m", "512", "-p", "17812", "-l", "127.0.0.1"],
-                      17812, "memcached", directory)
+        return Memcached(["memcached", "-u", "root", "-m", "512", "-p", "17812", "-l", "127.0.0.1"],
+                         17812, directory)
+    if name == "nginx":
+        return Nginx(needed("nginx"), 17813, directory)
     if name == "postgresql":
         return Postgres(directory)
-    raise SystemExit(f"no program is called {name}")
+    raise SystemExit(f"no program is called {name}: there are {', '.join(ALL)}")
 
 
+# Seconds, of those that end when their input does.
+FOR_EVER = "100000"
 JEMALLOC = "/usr/lib/x86_64-linux-gnu/libjemalloc.so.2"
 # A program, or a library.
 NEEDS = {"go": "go", "musl": "musl-gcc", "python": sys.executable, "jemalloc": JEMALLOC,
-         "java": "java", "node": "node",
-         "redis": "redis-server", "memcached": "memcached", "postgresql": "psql"}
+         "java": "javac", "node": "node", "redis": "redis-server", "memcached": "memcached",
+         "postgresql": "psql", "nginx": "nginx"}
+ALL = [*NEEDS, "discards", "stops"]
+
+
+def needed(name):
+    """The path of what a program needs; None where it is not installed."""
+    # Servers may be where only root looks.
+    path = os.environ["PATH"] + ":/usr/sbin:/sbin"
+    return shutil.which(NEEDS[name], path=path) or (os.path.exists(NEEDS[name]) and NEEDS[name]) or None
 
 
 def terrace(*words):
@@ -360,13 +518,17 @@ def terrace(*words):
 
 
 def figures(pid):
-    status = json.loads(terrace("status", "--json").stdout)
-    return next((each for each in status["attached"] if each["pid"] == pid), None)
+    status = json.loads(terrace("status", "--json").stdout or '{"attached": []}')
+    # Of a keeper that does not answer in time nothing is told.
+    return next((each for each in status["attached"] if each["pid"] == pid and each["keeper"]), None)
 
 
 def of_status(pid, line):
     with open(f"/proc/{pid}/status") as file:
-        return int(re.search(line + r":\s+(\d+)", file.read()).group(1)) << 10
+        found = re.search(line + r":\s+(\d+)", file.read())
+    if not found:
+        raise ProcessLookupError(f"process {pid} has ended")
+    return int(found.group(1)) << 10
 
 
 def resident(pid):
@@ -388,6 +550,8 @@ def missed(name, result):
     found = [] if result.get("ratio", 1) >= RATIO else [f"throughput {result['ratio']} of alone"]
     if result.get("wrong"):
         found.append(f"{result['wrong']} wrong")
+    if result.get("status"):
+        found.append(f"it ended with status {result['status']}")
     for each in result.get("rounds", []):
         if "error" in each or each["detach_error"] or each["stale_pages"]:
             found.append(json.dumps(each))
@@ -399,8 +563,17 @@ def missed(name, result):
     return [f"{name}: {text}" for text in found]
 
 
+def most_resident(pid):
+    """The most memory that it has in two seconds: a sort or a collection may just have ended."""
+    most = 0
+    for _ in range(8):
+        most = max(most, resident(pid))
+        time.sleep(0.25)
+    return most
+
+
 def attach_once(pid, seconds, share):
-    before = resident(pid)
+    before = most_resident(pid)
     budget = int(before * share)
     attached = terrace("attach", pid, "--dram", f"{budget >> 10}K")
     stop = re.search(r"stood still for ([\d.]+) ms", attached.stdout + attached.stderr)
@@ -410,7 +583,10 @@ def attach_once(pid, seconds, share):
     while time.time() - begun < seconds:
         time.sleep(0.5)
         now = figures(pid) or now
-        taken = physical(pid, now) if now else None
+        try:
+            taken = physical(pid, now) if now else None
+        except OSError as error:
+            return {"error": str(error)}
         if down is None and taken is not None and taken <= budget * 1.05:
             down = round(time.time() - begun, 1)
     detached = terrace("detach", pid)
@@ -425,43 +601,105 @@ def attach_once(pid, seconds, share):
     }
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--seconds", type=float, default=60)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--share", type=float, default=0.6)
-    parser.add_argument("names", nargs="*")
-    options = parser.parse_args()
-    results = {}
-    if os.path.exists(RESULTS):
-        with open(RESULTS) as file:
-            results = json.load(file)
-    failed = []
-    for name in options.names or [*NEEDS, "discards", "stops"]:
-        if name in ["discards", "stops"]:
-            results[name] = costs(4, 4) if name == "discards" else stops(40, 120)
-            failed += missed(name, results[name])
-            print(name, json.dumps(results[name]), flush=True)
-            with open(RESULTS, "w") as file:
-                json.dump(results, file, indent=1)
-                file.write("\n")
-            continue
-        if not shutil.which(NEEDS[name]) and not os.path.exists(NEEDS[name]):
-            print(f"skipped: {name}: {NEEDS[name]} is not installed")
-            continue
-        with tempfile.TemporaryDirectory() as directory:
-            load = start(name, (options.seconds + 2) * options.repeats + 4, directory)
+def run(name, options):
+    """A run of one program: what was found."""
+    if name == "discards":
+        return costs(4, 4)
+    if name == "stops":
+        return stops(40)
+    # Its file system has room for a database, and no directory above it is closed to other users.
+    with tempfile.TemporaryDirectory() as directory:
+        with contextlib.closing(start(name, directory)) as load:
             time.sleep(1)
             rounds = [attach_once(load.pids[0], options.seconds, options.share)
                       for _ in range(options.repeats)]
             checks, wrong, status = load.end()
-        results[name] = {"seconds": options.seconds, "share": options.share, "checks": checks,
-                         "wrong": wrong, "status": status, "rounds": rounds}
-        failed += missed(name, results[name])
-        print(name, json.dumps(results[name]), flush=True)
-        with open(RESULTS, "w") as file:
-            json.dump(results, file, indent=1)
-            file.write("\n")
+    return {"checks": checks, "wrong": wrong, "status": status, "rounds": rounds}
+
+
+def runs():
+    """The runs that there are, the oldest first."""
+    if not os.path.exists(RUNS):
+        return []
+    found = []
+    with open(RUNS) as file:
+        for line in file:
+            # What was being written when it was stopped is no run.
+            with contextlib.suppress(ValueError):
+                found.append(json.loads(line))
+    return found
+
+
+def machine():
+    with open("/proc/cpuinfo") as file:
+        cpu = re.search(r"model name\s*: (.*)", file.read())
+    return {"cpu": cpu.group(1) if cpu else platform.machine(), "cpus": os.cpu_count(),
+            "kernel": platform.release()}
+
+
+def write_results(options):
+    """Writes the last run of each program with these options."""
+    last = {each["name"]: each for each in runs() if each["options"] == options}
+    told = {"machine": machine(), "options": options,
+            "figures": {name: last[name]["result"] for name in ALL if name in last}}
+    with open(RESULTS, "w") as file:
+        json.dump(told, file, indent=1)
+        file.write("\n")
+
+
+def table():
+    """What the results say, a line for each program."""
+    with open(RESULTS) as file:
+        results = json.load(file)["figures"]
+    print(f"{'program':12} {'MiB':>6} {'budget':>6} {'still ms':>8} {'down s':>6} {'out':>8} {'back':>8} "
+          f"{'detach ms':>9} {'checks':>10} {'wrong':>5}")
+    for name, result in results.items():
+        if "rounds" not in result:
+            print(f"{name:12} {json.dumps({key: value for key, value in result.items() if key not in ['alone', 'attached']})}")
+            continue
+        for each in result["rounds"]:
+            if "error" in each:
+                print(f"{name:12} {each['error']}")
+                continue
+            shown = [each["resident_before"] >> 20, each["budget"] >> 20, each["stopped_ms"], each["down_to_budget_s"],
+                     each["evicted_pages"], each["restored_pages"], each["detached_ms"], result["checks"], result["wrong"]]
+            widths = [6, 6, 8, 6, 8, 8, 9, 10, 5]
+            print(f"{name:12} " + " ".join(f"{str(value):>{width}}" for value, width in zip(shown, widths)))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=60, help="how long each program is attached to at a time")
+    parser.add_argument("--repeats", type=int, default=3, help="how often")
+    parser.add_argument("--share", type=float, default=0.6, help="the budget, of the memory that it had before")
+    parser.add_argument("--again", action="store_true", help="also what has a line")
+    parser.add_argument("--table", action="store_true", help="prints what the results say")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(ALL)}; without any, all")
+    options = parser.parse_args()
+    if options.table:
+        return table()
+    if unknown := set(options.names) - set(ALL):
+        parser.error(f"no program is called {', '.join(sorted(unknown))}: there are {', '.join(ALL)}")
+    same = {"seconds": options.seconds, "repeats": options.repeats, "share": options.share}
+    failed = []
+    for name in options.names or ALL:
+        done = [each for each in runs() if each["name"] == name and each["options"] == same]
+        if done and not options.again:
+            print(f"{name}: has a line")
+            failed += missed(name, done[-1]["result"])
+            continue
+        if name in NEEDS and not needed(name):
+            print(f"skipped: {name}: {NEEDS[name]} is not installed")
+            continue
+        result = run(name, options)
+        failed += missed(name, result)
+        line = json.dumps({"name": name, "options": same, "result": result})
+        print(line, flush=True)
+        with open(RUNS, "a+") as file:
+            # The line before may have been cut off.
+            file.seek(max(file.tell() - 1, 0))
+            file.write(("" if file.read() in ["", "\n"] else "\n") + line + "\n")
+        write_results(same)
     for text in failed:
         print("missed:", text)
     sys.exit(bool(failed))

@@ -2,11 +2,11 @@
 plot, out of bench/results/. scripts/benchmarks.py writes them."""
 
 from .choices import accuracy, policies, sim, solver, victims
-from .common import mean, text, wrapped
+from .common import RESULTS, mean, text, wrapped
 from .idle import huge, idle, malloc, malloc_ratios, metadata, sampled, threads, top
 from .objects import buckets, consolidate, contexts, objects
 from .single import calls, fault_steps, faulters, pages
-from .whole import adapt, costs, honesty, kv, programs, servers
+from .whole import adapt, attached, costs, honesty, kv, programs, servers
 
 __all__ = ["links", "malloc_ratios", "mean", "shown", "written"]
 
@@ -17,6 +17,10 @@ ALL = {
     "choices": [victims, accuracy, policies, solver, sim],
     "objects": [objects, contexts, buckets, consolidate],
 }
+
+# It has a page once it was measured.
+if (RESULTS / "attached.json").exists():
+    ALL["programs and servers"].append(attached)
 
 
 def written():

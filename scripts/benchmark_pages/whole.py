@@ -2,7 +2,7 @@
 
 from plots import bars
 
-from .common import NOTE, Page, mean, read, span
+from .common import MIB, NOTE, Page, about, mean, read, span
 
 
 def servers():
@@ -265,4 +265,57 @@ def adapt():
         tables=[("By pattern and policy", ["pattern", "policy", "accesses a second", "to recover", "pages evicted"], rows)],
         pictures=["adapt-jump", "adapt-drift", "adapt-scan"],
         note=f"{NOTE}#samples-and-policies",
+    )
+
+
+def attached():
+    about_it = about("attached")
+    options, figures = about_it["options"], about_it["figures"]
+    rows, groups, alike = [], [], []
+    for name, result in figures.items():
+        rounds = [each for each in result.get("rounds", []) if "error" not in each]
+        if not rounds:
+            continue
+
+        def most(figure, form="{}"):
+            values = [each[figure] for each in rounds]
+            return "never" if None in values else form.format(max(values))
+
+        before = max(each["resident_before"] for each in rounds)
+        rows.append(
+            [name, f"{before / MIB:.0f} MiB", most("stopped_ms", "{:.1f} ms"), most("down_to_budget_s", "{:.1f} s")]
+            + [f"{sum(each[figure] for each in rounds):,}" for figure in ["evicted_pages", "restored_pages"]]
+            + [most("detached_ms", "{} ms"), f"{result['checks']:,}", f"{result['wrong']:,}"]
+        )
+        shares = [each["physical_at_end"] / each["resident_before"] for each in rounds if each["physical_at_end"]]
+        groups.append((name, [max(shares, default=None)]))
+        alike.append(result["wrong"])
+    others = []
+    if "discards" in figures:
+        others.append(["a program that discards often, as a multiple of itself alone", f"{figures['discards']['ratio']:.3f}"])
+    for load, found in figures.get("stops", {}).items():
+        what = f"a thread stands still, {load}, of {found['cycles']} times: median, 90th percentile, most"
+        others.append([what, " · ".join(f"{found[key]:.1f} ms" for key in ["median_ms", "p90_ms", "most_ms"])])
+    share = f"{options['share'] * 100:.0f} %"
+    return Page(
+        name="attached",
+        title="Programs that already run",
+        result=f"{len(rows)} programs were attached to while they worked, and checked {'all that' if not any(alike) else 'what'} "
+        f"they read: {sum(alike)} answers were wrong.",
+        what="How long a thread stands still, when memory is down to the budget, how long detaching takes, and what is read wrong.",
+        how=f"Each program is attached to {options['repeats']} times for {options['seconds']:.0f} s, with {share} of its memory. "
+        "It checks what it reads, or clients do. Figures are the most of those times, and pages the sum.",
+        peer="the program's own memory before",
+        command="sudo bench/attached.py",
+        files=["attached"],
+        tables=[
+            (
+                "Programs",
+                ["program", "before", "stood still", "in budget after", "pages out", "back", "detached in", "checks", "wrong"],
+                rows,
+            ),
+            *([("And", ["what", "figure"], others)] if others else []),
+        ],
+        plot=bars("DRAM of program and store at the end, as a share of that before", ["attached"], groups, mark=options["share"]),
+        note="../notes/2026-11-27-attaching.md",
     )

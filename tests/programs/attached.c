@@ -1,6 +1,7 @@
 // A program that is attached to while it works: it checks all that it reads. Two threads own pages and mappings of their own, which they
 // write, move, resize, discard and map again; a third one forks children that check everything, and begins other programs.
-// attached SECONDS [idle|stress]: "stress" forks and executes all the time, and ends when its input does, SECONDS at the latest. It "ready", then at its end "checks N wrong N children N", and has status 1 if anything was wrong.
+// attached SECONDS [idle|stress|told]: "stress" forks and executes all the time, and ends when its input does, SECONDS at the latest. "told" does too,
+// and forks from the first byte of its input on; without a word that is the second half of its time. It says "ready", then at its end "checks N wrong N children N", and has status 1 if anything was wrong.
 #define _GNU_SOURCE
 #include <poll.h>
 #include <pthread.h>
@@ -186,7 +187,8 @@ static int child(uint64_t number) {
 
 int main(int count, char **arguments) {
     if (count < 2) return 2;
-    int is_idle = count > 2 && !strcmp(arguments[2], "idle"), is_stress = count > 2 && !is_idle;
+    const char *word = count > 2 ? arguments[2] : "";
+    int is_idle = !strcmp(word, "idle"), is_stress = !strcmp(word, "stress"), is_told = !strcmp(word, "told"), forks = 0;
     time_t end = time(NULL) + atoi(arguments[1]);
     pages = mapped(NULL, PAGES);
     heap = sbrk((HEAP + 1) * PAGE);
@@ -218,8 +220,14 @@ int main(int count, char **arguments) {
             children++;
             continue;
         }
-        // What is shared with a child is not evicted until it is written, so the first half is without.
-        if (is_idle || end - time(NULL) > atoi(arguments[1]) / 2) continue;
+        char byte;
+        if (is_told && poll(&input, 1, 0)) {
+            if (read(0, &byte, 1) != 1) break;
+            forks = 1;
+        }
+        // What is shared with a child is not evicted until it is written, so the first part is without.
+        if (!is_told) forks = !is_idle && end - time(NULL) <= atoi(arguments[1]) / 2;
+        if (!forks) continue;
         // Nobody writes while the memory is copied: a child checks versions against pages.
         pthread_rwlock_wrlock(&still);
         pid_t made = fork();

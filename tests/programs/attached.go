@@ -1,14 +1,16 @@
 // A static Go program that is attached to while it works: records with checksums in a map, garbage, memory given back to the kernel.
-// attached SECONDS: prints "ready", then at its end "checks N wrong N"; status 1 if anything was wrong.
+// attached SECONDS [told]: prints "ready", then at its end "checks N wrong N"; status 1 if anything was wrong. "told" ends when its input does.
 package main
 
 import (
 	"fmt"
 	"hash/crc32"
+	"io"
 	"math/rand"
 	"os"
 	"runtime/debug"
 	"strconv"
+	"sync/atomic"
 	"time"
 )
 
@@ -37,11 +39,19 @@ func main() {
 	}
 	fmt.Println("ready")
 	end := time.Now().Add(time.Duration(seconds) * time.Second)
+	var isTold atomic.Bool
+	if len(os.Args) > 2 {
+		go func() {
+			io.Copy(io.Discard, os.Stdin)
+			isTold.Store(true)
+		}()
+	}
+	goesOn := func() bool { return time.Now().Before(end) && !isTold.Load() }
 	done := make(chan int)
 	for g := 0; g < 3; g++ {
 		go func() {
 			kept := 0
-			for time.Now().Before(end) {
+			for goesOn() {
 				garbage := make([]byte, 1<<19)
 				for i := 0; i < len(garbage); i += 4096 {
 					garbage[i] = 1
@@ -59,7 +69,7 @@ func main() {
 			wrong++
 		}
 	}
-	for time.Now().Before(end) {
+	for goesOn() {
 		for i := 0; i < 50; i++ {
 			key := rand.Intn(1000)
 			if i == 0 {

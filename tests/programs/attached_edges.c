@@ -1,12 +1,13 @@
 // A program that is attached to at the edges of what threads and children may do.
 // attached_edges main: the main thread ends at the first byte of input, and another one checks memory until the input ends.
 // attached_edges fork: at the first byte a child is made, with half of the memory wiped. It says "forked", checks all at the next byte, says
-// "checked", and touches fresh memory at the third.
+// "checked" or "wrong", and touches fresh memory at the third.
 // attached_edges waits: waits for its input's end. SIGUSR1 has it execute itself again, SIGUSR2 is counted.
 // attached_edges discards: one thread discards, writes and checks until the input ends.
 // attached_edges many N: at the first byte N children are made, which check and stay until the next one, "checked" after that; then it checks
 // all at each byte. A thread moves memory meanwhile. All in all it has 20 MiB.
 // attached_edges grows: at the first byte it maps and writes as much again, says "mapped", and waits for its input's end.
+// attached_edges shares: has 20 MiB each of a memfd, a System V segment and anonymous shared memory, and waits for its input's end.
 // All say "ready", and at the end "checks N wrong N signals N", with status 1 if anything was wrong.
 #define _GNU_SOURCE
 #include <poll.h>
@@ -17,10 +18,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/shm.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { PAGE = 4096, WORDS = PAGE / 8, PAGES = 16384, FRESH = 2048, FEW = 4096, MOVED = 1024, MOST = 512 };
+enum { PAGE = 4096, WORDS = PAGE / 8, PAGES = 16384, FRESH = 2048, FEW = 4096, MOVED = 1024, MOST = 512, SHARED = 5120 };
 
 static uint64_t *pages;
 static uint64_t checks, wrong;
@@ -72,7 +74,7 @@ static int child(void) {
     say("forked");
     await();
     for (uint64_t i = 0; i < PAGES; i++) check(i, i < PAGES / 2 ? i + 1 : 0);
-    say("checked");
+    say(wrong ? "wrong" : "checked");
     await();
     for (uint64_t i = PAGES; i < PAGES + FRESH; i++) check(i, 0);
     return wrong != 0;
@@ -114,6 +116,30 @@ static int grows(void) {
     for (uint64_t i = 0; i < PAGES; i++) check(i, i + 1);
     pages = more;
     for (uint64_t i = 0; i < PAGES; i++) check(i, i + 1000000);
+    return ended();
+}
+
+static int shares(void) {
+    const size_t bytes = (size_t)SHARED * PAGE;
+    const int access = PROT_READ | PROT_WRITE;
+    int file = memfd_create("edges", 0), segment = shmget(IPC_PRIVATE, bytes, 0600);
+    if (file < 0 || ftruncate(file, bytes) || segment < 0) return 2;
+    uint64_t *parts[] = {mmap(NULL, bytes, access, MAP_SHARED, file, 0), shmat(segment, NULL, 0),
+                         mmap(NULL, bytes, access, MAP_SHARED | MAP_ANONYMOUS, -1, 0)};
+    // It goes with this process.
+    shmctl(segment, IPC_RMID, NULL);
+    for (int part = 0; part < 3; part++) {
+        if (parts[part] == MAP_FAILED) return 2;
+        for (uint64_t word = 0; word < SHARED * WORDS; word++) parts[part][word] = word / WORDS + 1000000 * (part + 1);
+    }
+    char byte;
+    say("ready");
+    while (read(0, &byte, 1) == 1) {}
+    for (uint64_t i = 0; i < PAGES; i++) check(i, i + 1);
+    for (int part = 0; part < 3; part++) {
+        pages = parts[part];
+        for (uint64_t i = 0; i < SHARED; i++) check(i, i + 1000000 * (part + 1));
+    }
     return ended();
 }
 
@@ -211,6 +237,7 @@ int main(int count, char **arguments) {
     }
     if (!strcmp(arguments[1], "waits")) return waits();
     if (!strcmp(arguments[1], "grows")) return grows();
+    if (!strcmp(arguments[1], "shares")) return shares();
     if (!strcmp(arguments[1], "discards")) return discards();
     if (!strcmp(arguments[1], "many") && count > 2) return many(atoi(arguments[2]));
     if (madvise(pages + PAGES / 2 * WORDS, (size_t)PAGES / 2 * PAGE, MADV_WIPEONFORK)) return 2;

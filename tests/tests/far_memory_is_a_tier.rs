@@ -36,6 +36,17 @@ const STEPS: &[(&str, &str)] = &[
         "TERRACE_STRESS=20000 TERRACE run --dram 64M --tiers dram,node:1,lz4 --report report.json -- \
          TERRACE load memory scattered --size 96M --seconds $((5 * SLOW)) --threads 2 --check-all --json",
     ),
+    (
+        "from outside",
+        "balancing=/proc/sys/kernel/numa_balancing; before=$(cat $balancing); \
+         mkfifo in; EDGES waits <in >out & pid=$!; exec 3>in; until grep -q ready out; do sleep 0.2; done; \
+         attach() { TERRACE attach --outside $pid --tiers dram,node:1 \"$@\"; }; \
+         echo 0 >$balancing; attach --dram 30M; echo 1 >$balancing; attach; attach --dram 30M; \
+         for try in $(seq 200); do TERRACE status --json >report.json; \
+         grep -Eq '\"out_bytes\": ?[3-9][0-9]{7}' report.json && break; sleep 0.5; done; \
+         cat /proc/$pid/numa_maps; TERRACE detach $pid; status=$?; echo $before >$balancing; exec 3>&-; \
+         wait $pid || status=$?; cat out; exit $status",
+    ),
     ("placed cold", "TERRACE run --dram 1G --tiers dram,node:1 -- FIRST_TIER"),
     (
         "forks",
@@ -92,6 +103,7 @@ fn programs() -> Vec<(&'static str, std::path::PathBuf)> {
     vec![
         ("PATCHES", compiled("patches_its_kernel.c", &[])),
         ("SKEWED", compiled("skewed.c", &[])),
+        ("EDGES", compiled("attached_edges.c", &["-static"])),
         ("FIRST_TIER", compiled("first_tier.c", &[])),
         ("FORKS", compiled("forked_children_see_their_parents_data.c", &[library])),
     ]
@@ -171,6 +183,23 @@ fn expect_room(report: &Value) {
 fn the_guest_survives_a_kernel_that_patches_itself() {
     let Some(run) = GUEST.outcome("a kernel that patches itself") else { return };
     assert!(run.status == 0 && run.stdout.contains("patched 600 times"), "{run:?}");
+}
+
+/// Where the kernel would bring nothing back that is in use, nothing goes there.
+#[test]
+fn pages_of_a_program_that_is_not_entered_go_to_the_node() {
+    let Some(run) = GUEST.outcome("from outside") else { return };
+    assert!(run.status == 0 && run.stdout.contains(" wrong 0 "), "{run:?}");
+    for refused in ["kernel.numa_balancing", "needs --dram"] {
+        assert!(run.stderr.contains(refused), "{run:?}");
+    }
+    let figures = &run.report()["attached"][0];
+    assert_eq!(figures["tier"], "node:1", "{figures:#}");
+    let [there, here] = ["out_bytes", "resident_bytes"].map(|name| number(&figures[name]));
+    assert!(there >= 30 << 20 && here < 35 << 20, "{figures:#}");
+    let pages = run.stdout.split_ascii_whitespace().filter_map(|word| word.strip_prefix("N1="));
+    let pages: u64 = pages.filter_map(|number| number.parse::<u64>().ok()).sum();
+    assert!(pages >= 30 << 8, "{run:?}");
 }
 
 #[test]

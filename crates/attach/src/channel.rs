@@ -3,7 +3,8 @@
 
 use anyhow::{Context, Result, bail};
 use std::io::{Read, Write};
-use std::os::fd::AsRawFd;
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::time::{Duration, Instant};
@@ -48,6 +49,26 @@ impl Channel {
         Ok(Channel { listener, silent: Vec::new() })
     }
 
+    /// Takes the channel over from a process that was killed, whose descriptors this one has too.
+    /// Whoever that one had accepted is told by the connection's end that no answer follows.
+    pub fn take_over(&mut self) {
+        // Noted when this process was made: they may be other files by now, and are not closed.
+        std::mem::forget(std::mem::take(&mut self.silent));
+        let Ok(own) = self.listener.local_addr() else { return };
+        let listener = self.listener.as_raw_fd();
+        for fd in descriptors_of_this_process().into_iter().filter(|fd| *fd != listener) {
+            // SAFETY: it is only asked for its name, and closed where it is this channel's own.
+            let stream = ManuallyDrop::new(unsafe { UnixStream::from_raw_fd(fd) });
+            // What was accepted has the listener's name.
+            let is_accepted = |address: SocketAddr| {
+                address.as_abstract_name().is_some_and(|name| own.as_abstract_name() == Some(name))
+            };
+            if stream.local_addr().is_ok_and(is_accepted) {
+                drop(ManuallyDrop::into_inner(stream));
+            }
+        }
+    }
+
     /// What to wait for.
     pub fn descriptors(&self) -> impl Iterator<Item = i32> {
         let silent = self.silent.iter().map(|(stream, _)| stream.as_raw_fd());
@@ -83,6 +104,11 @@ impl Channel {
     }
 }
 
+fn descriptors_of_this_process() -> Vec<i32> {
+    let entries = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
 /// Whether the other end is root's or this user's.
 fn is_trusted(stream: &UnixStream) -> bool {
     let mut peer = libc::ucred { pid: 0, uid: u32::MAX, gid: 0 };
@@ -101,23 +127,29 @@ fn is_trusted(stream: &UnixStream) -> bool {
     got == 0 && (peer.uid == 0 || peer.uid == unsafe { libc::geteuid() })
 }
 
-/// Asks a process's keeper; its answer.
+/// Asks a process's keeper; its answer. `None` if that takes longer than the asker waits.
 ///
 /// # Errors
-/// If there is none, or it answers with an error.
-pub fn ask(pid: i32, text: &str) -> Result<String> {
+/// If there is no keeper, or it answers with an error.
+pub fn ask(pid: i32, text: &str, wait: Option<Duration>) -> Result<Option<String>> {
     let mut stream = UnixStream::connect_addr(&address(pid)?)
         .with_context(|| format!("{pid} is not attached to"))?;
     if !is_trusted(&stream) {
         bail!("another user answers for {pid}: it is not asked");
     }
     let mut answer = String::new();
-    // Either fails where it is killed meanwhile.
-    let _ = stream.write_all(text.as_bytes()).and_then(|()| stream.read_to_string(&mut answer));
+    let asked = stream
+        .set_read_timeout(wait)
+        .and_then(|()| stream.write_all(text.as_bytes()))
+        .and_then(|()| stream.read_to_string(&mut answer));
+    if asked.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock) {
+        return Ok(None);
+    }
+    // Otherwise an error says that it was killed meanwhile.
     match answer.strip_prefix("error ") {
         Some(error) => bail!("{error}"),
         None if answer.is_empty() => bail!("the keeper of {pid} ended before it answered"),
-        None => Ok(answer),
+        None => Ok(Some(answer)),
     }
 }
 
@@ -146,7 +178,7 @@ mod tests {
         let nobody = i32::MAX - std::process::id() as i32;
         let mut channel = Channel::open(nobody).unwrap();
         let clients: Vec<_> = ["status", "detach", "status"]
-            .map(|text| std::thread::spawn(move || ask(nobody, text)))
+            .map(|text| std::thread::spawn(move || ask(nobody, text, None)))
             .into_iter()
             .collect();
         let deadline = Instant::now() + Duration::from_secs(20);
@@ -161,7 +193,15 @@ mod tests {
             std::thread::sleep(Duration::from_millis(1));
         }
         for client in clients {
-            assert_eq!(client.join().unwrap().unwrap(), "ok");
+            assert_eq!(client.join().unwrap().unwrap().unwrap(), "ok");
         }
+    }
+
+    #[test]
+    fn a_keeper_that_does_not_answer_is_not_waited_for() {
+        let nobody = i32::MAX - std::process::id() as i32 - 1;
+        let _channel = Channel::open(nobody).unwrap();
+        let answer = ask(nobody, "status", Some(Duration::from_millis(20))).unwrap();
+        assert_eq!(answer, None);
     }
 }

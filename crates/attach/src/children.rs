@@ -1,16 +1,14 @@
-//! Forked children that stay: each is attached to by itself, with its parent's limit.
+//! Children that stay: each is attached to by itself, with its parent's limit.
 //!
-//! A child is served by its parent's keeper from the fork on, so everything is brought back to it
-//! first, and its userfaultfd is closed. A child that ends or executes another program soon is left
-//! as it is.
+//! A forked child is served by its parent's keeper from the fork on, so everything is brought back
+//! to it first, and its userfaultfd is closed. A child that executes another program has new
+//! memory, of which nothing is out, and is attached to as any process is. One that ends or executes
+//! another program soon is left as it is.
 
 use crate::process;
 use crate::state::Keeper;
 use crate::sys;
 use std::process::{Command, Stdio};
-
-/// How long a child must have been there, ms.
-const STAYS_MS: u64 = 1000;
 
 impl Keeper {
     /// Attaches to children that stay.
@@ -19,33 +17,26 @@ impl Keeper {
         if self.over || self.frozen {
             return;
         }
-        let now_ms = sys::now_ns() / 1_000_000;
         let there = process::children(self.target);
-        self.children.seen.retain(|pid, _| there.contains(pid));
-        let first_look = !std::mem::replace(&mut self.has_looked, true);
-        for pid in there {
-            // Who was there before is not ours, and the operator names it if it is to be.
-            let seen = *self.children.seen.entry(pid).or_insert((!first_look).then_some(now_ms));
-            if seen.is_some_and(|seen| now_ms - seen >= STAYS_MS) {
-                self.children.seen.insert(pid, None);
-                if process::is_same_program(pid, self.target)
-                    && process::has_other_memory(pid, process::with_memory(self.target))
-                {
-                    self.attach_to_child(pid);
-                }
+        for pid in self.children.that_stay(&there, sys::now_ns() / 1_000_000) {
+            // Otherwise it has the target's memory still, between vfork and exec.
+            if process::has_other_memory(pid, process::with_memory(self.target)) {
+                self.attach_to_child(pid);
             }
         }
     }
 
     fn attach_to_child(&mut self, pid: i32) {
-        if self.stub.dead {
-            // The child's memory stays registered, so nobody else can register it.
-            return;
-        }
-        // Which of the spaces is its own nobody tells.
-        for number in 1..self.spaces.len() {
-            self.restore_space(number);
-            self.drop_space(number);
+        if process::program(pid) == process::program(self.target) {
+            if self.stub.dead {
+                // The child's memory stays registered, so nobody else can register it.
+                return;
+            }
+            // Which of the spaces is its own nobody tells.
+            for number in 1..self.spaces.len() {
+                self.restore_space(number);
+                self.drop_space(number);
+            }
         }
         let Ok(program) = std::env::current_exe() else { return };
         let mut command = Command::new(program);

@@ -49,7 +49,7 @@ pub fn attach_group(path: &Path, limit: Limit) -> Result<String> {
 }
 
 fn page_out(whom: Whom, limit: Limit) -> Result<String> {
-    outside::check(&whom)?;
+    outside::check(&whom, limit.route())?;
     in_the_background(move |said| {
         let own = std::process::id() as i32;
         let (number, text) = match &whom {
@@ -168,7 +168,7 @@ fn leave_the_terminal(kept: i32) {
 /// # Errors
 /// If nobody is attached to it, or something of ours could not be taken away.
 pub fn detach(pid: i32) -> Result<u64> {
-    let answer = channel::ask(pid, "detach")?;
+    let answer = channel::ask(pid, "detach", None)?.unwrap_or_default();
     let took = answer.strip_prefix("ok ").and_then(|ms| ms.parse().ok());
     let took = took.with_context(|| format!("the keeper says {answer}"))?;
     // The keeper ends right after it has answered.
@@ -181,12 +181,19 @@ pub fn detach(pid: i32) -> Result<u64> {
     Ok(took)
 }
 
-/// The figures of a process that is attached to.
+/// How long a keeper may take to say how its process stands: others are still to be asked.
+const STATUS_WAIT: Duration = Duration::from_secs(2);
+const NO_ANSWER: &str = "the keeper is silent: it is busy, detaches, or the program is paused";
+
+/// The figures of a process that is attached to; nothing but a note where its keeper is silent.
 ///
 /// # Errors
 /// If it is not, or another user attached to it.
 pub fn status(pid: i32) -> Result<Figures> {
-    let answer = channel::ask(pid, "status")?;
+    let Some(answer) = channel::ask(pid, "status", Some(STATUS_WAIT))? else {
+        let (program, note) = (process::name(pid), NO_ANSWER.into());
+        return Ok(Figures { pid, program, note, ..Figures::default() });
+    };
     serde_json::from_str(&answer).context("the keeper is of another version")
 }
 

@@ -42,7 +42,14 @@ impl Keeper {
             self.measure();
             let figures = &self.figures;
             let over = figures.physical_bytes().saturating_sub(figures.budget_bytes) / PAGE;
-            if over == 0 || !self.evict_some((over * 3 / 2).min(STEP_PAGES)) {
+            if over == 0 {
+                return;
+            }
+            let wanted = (over * 3 / 2).min(STEP_PAGES);
+            let shared = self.shared_part(wanted);
+            let shared_goes_on = self.page_out_shared(shared);
+            let private_goes_on = wanted > shared && self.evict_some(wanted - shared);
+            if !shared_goes_on && !private_goes_on {
                 return;
             }
         }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 pub struct Figures {
     /// Process id.
     pub pid: i32,
-    /// The process outside that compresses and restores.
+    /// The process outside that compresses and restores; 0 where it does not answer in time.
     pub keeper: i32,
     /// The process that brings everything back if the keeper is killed; 0 without one.
     pub guard: i32,
@@ -32,15 +32,25 @@ pub struct Figures {
     pub detached_ms: u64,
     /// Resident anonymous memory, bytes.
     pub resident_bytes: u64,
-    /// Shared memory of it, bytes: only `--outside` moves that.
+    /// Shared memory of it in DRAM, bytes.
     pub shared_bytes: u64,
-    /// What was tried and stays, bytes: with `--outside` pages that several processes have in their
-    /// page tables, or that are locked; else all shared memory.
+    /// Shared memory that counts into the limit, bytes, as the kernel's swap takes it: what several
+    /// processes have counts in parts. With `--outside` it is in `resident_bytes`.
+    #[serde(default)]
+    pub shared_limited_bytes: u64,
+    /// Shared memory of it that is in the kernel's swap, bytes; with `--outside` in `out_bytes`.
+    #[serde(default)]
+    pub shared_out_bytes: u64,
+    /// Why shared memory stays in DRAM; empty where none does.
+    #[serde(default)]
+    pub shared_note: String,
+    /// What was tried and stays, bytes: pages that several processes have in their page tables, or
+    /// that are locked; all shared memory where there is no swap.
     #[serde(default)]
     pub kept_bytes: u64,
-    /// Data that is in the store, bytes; with `--outside` in swap.
+    /// Data that is in the store, bytes; with `--outside` in swap or on the node.
     pub out_bytes: u64,
-    /// Memory that the store takes, bytes.
+    /// Memory that the store takes, and what is in swap, bytes.
     pub store_bytes: u64,
     /// Memory that the record of pages takes, bytes.
     pub overhead_bytes: u64,
@@ -48,6 +58,9 @@ pub struct Figures {
     pub evicted_pages: u64,
     /// Pages that came back, in all.
     pub restored_pages: u64,
+    /// Pages that the kernel was advised of as cold before they left for its swap, in all.
+    #[serde(default)]
+    pub cold_pages: u64,
     /// Pages that were touched for the first time while registered, in all.
     pub zero_pages: u64,
     /// Faults that were served, in all.
@@ -73,6 +86,13 @@ pub struct Figures {
 impl Figures {
     /// DRAM that its data takes, in the process and in the keeper, bytes.
     pub fn physical_bytes(&self) -> u64 {
-        self.resident_bytes + self.store_bytes + self.overhead_bytes
+        let resident = self.resident_bytes + self.shared_limited_bytes;
+        resident + self.store_bytes + self.overhead_bytes
+    }
+
+    /// Data that the limit is for, in DRAM or not, bytes.
+    pub fn data_bytes(&self) -> u64 {
+        let shared = self.shared_limited_bytes + self.shared_out_bytes;
+        self.resident_bytes + self.out_bytes + shared
     }
 }

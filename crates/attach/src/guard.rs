@@ -10,7 +10,7 @@ use crate::stop::stop_any_thread;
 use crate::sys::{self, Message, PAGE};
 use crate::table::{ADDRESSES, Table};
 use anyhow::{Result, bail};
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::Ordering::*;
 
 /// How long after a failure it is tried again to leave.
@@ -76,17 +76,19 @@ pub fn rescue(target: i32, injection: &'static Injection) {
         return;
     }
     let traced = (0..TRIES).find_map(|_| {
-        match injection.is_under_way() {
+        let is_adopted = injection.is_under_way();
+        let traced = match is_adopted {
             true => Traced::adopt(target, injection),
             false => injection.prepare(target).and_then(|()| stop_any_thread(target, injection)),
-        }
-        .ok()
+        };
+        Some((traced.ok()?, is_adopted))
     });
-    if let Some(mut traced) = traced {
+    if let Some((mut traced, is_adopted)) = traced {
         if base != 0 {
             // It may have begun a stub since.
             crate::stub::end_unknown(target, injection);
-            let _ = match injection.is_fresh.load(Acquire) == 1 {
+            // Another thread may be of another program, which has something else there.
+            let _ = match is_adopted && injection.is_fresh.load(Acquire) == 1 {
                 true => crate::stub::unmap_fresh(&mut traced, base),
                 false => crate::stub::unmap(&mut traced, target, base),
             };
@@ -113,7 +115,13 @@ fn take_over(keeper: &mut Keeper) {
     keeper.queue.clear();
     // In the copy, the guard is not a child.
     std::mem::forget(keeper.guard.take());
-    open_spaces(keeper);
+    keeper.channel.take_over();
+    leave_old_spaces(keeper);
+    // Until all are open nothing is read, as what was read last is still to be applied.
+    while let Err(error) = open_spaces(keeper) {
+        sys::wait_for_any(keeper.channel.descriptors(), AGAIN_MS);
+        answer(keeper, &error);
+    }
     if !keeper.stub.dead {
         let _ = keeper.stub.settle();
     }
@@ -124,38 +132,68 @@ fn take_over(keeper: &mut Keeper) {
         let _ = sys::wake(space.uffd.as_raw_fd(), PAGE, ADDRESSES - PAGE);
     }
     // Whoever touches memory that cannot be left yet waits for this process.
-    while keeper.leave().is_err() && !sys::wait_readable(keeper.pidfd.as_raw_fd(), 0) {
-        for _ in 0..AGAIN_MS / 20 {
+    while let Err(error) = keeper.leave() {
+        let until = sys::now_ns() + AGAIN_MS as u64 * 1_000_000;
+        while sys::now_ns() < until {
+            if keeper.is_over() {
+                // Children had everything before it was tried to leave.
+                return keeper.stub.kill();
+            }
             keeper.serve_for(20);
+            answer(keeper, &error);
         }
         take_landed(keeper);
     }
 }
 
-/// The address spaces as the keeper had them.
-fn open_spaces(keeper: &mut Keeper) {
-    // Descriptors are shared: the old ones may be other files by now, and are not closed.
-    std::mem::forget(std::mem::take(&mut keeper.spaces));
+/// Answers those who ask while this process cannot leave yet.
+fn answer(keeper: &mut Keeper, error: &anyhow::Error) {
+    const WHO: &str = "the keeper was killed; its guard leaves as soon as it can";
+    keeper.answer(&format!("{WHO}: {error:#}"));
+}
+
+/// Forgets the address spaces that this process has a copy of.
+fn leave_old_spaces(keeper: &mut Keeper) {
+    for space in std::mem::take(&mut keeper.spaces).into_iter().flatten() {
+        let Space { uffd, table, .. } = space;
+        // Descriptors are shared: these may be other files by now, and are not closed. What is
+        // mapped would keep addresses from what is to be mapped.
+        table.leave();
+        std::mem::forget(uffd);
+    }
     keeper.spaces = (0..SPACES).map(|_| None).collect();
-    for number in 0..SPACES {
-        let shared = &keeper.shared.spaces[number];
-        if shared.used.load(Acquire) == 0 {
+}
+
+/// Opens the address spaces as the keeper had them, but for those that are open already.
+///
+/// # Errors
+/// If a record of pages cannot be mapped. Its pages stay out meanwhile, and who touches them waits.
+fn open_spaces(keeper: &mut Keeper) -> Result<()> {
+    let mut opened = Ok(());
+    for (space, shared) in keeper.spaces.iter_mut().zip(&keeper.shared.spaces) {
+        if space.is_some() || shared.used.load(Acquire) == 0 {
             continue;
         }
+        let fd = shared.uffd.load(Relaxed);
         // SAFETY: the keeper had it open, and has ended without closing it.
-        let uffd = unsafe { OwnedFd::from_raw_fd(shared.uffd.load(Relaxed)) };
-        // SAFETY: as above; only borrowed.
-        let table = unsafe { BorrowedFd::borrow_raw(shared.table.load(Relaxed)) };
-        let Ok(table) = table.try_clone_to_owned().map_err(anyhow::Error::from).and_then(Table::of)
-        else {
-            // Its pages stay out, and who touches them waits.
-            std::mem::forget(uffd);
-            continue;
+        let table = match unsafe { Table::take(shared.table.load(Relaxed)) } {
+            Ok(table) => table,
+            Err(_) if sys::memory_is_gone(fd) => {
+                shared.used.store(0, Release);
+                continue;
+            }
+            Err(error) => {
+                opened = Err(error);
+                continue;
+            }
         };
         let out =
             table.known(0, ADDRESSES).filter(|(_, word)| word.slot().is_some()).count() as u64;
-        keeper.spaces[number] = Some(Space { uffd, table, out, there: -1 });
+        // SAFETY: as for the table's.
+        let uffd = unsafe { OwnedFd::from_raw_fd(fd) };
+        *space = Some(Space { uffd, table, out, there: -1 });
     }
+    opened
 }
 
 /// Puts pages back that were on their way out when the keeper ended, or notes them in the store.

@@ -5,8 +5,10 @@ use crate::figures::Figures;
 use crate::guard::Rescuer;
 use crate::inject::{Injection, Traced};
 use crate::limit::{Limit, Look};
+use crate::paging::InSwap;
 use crate::process;
-use crate::state::{Children, Hand, Keeper, Shared, Space};
+use crate::seen::Children;
+use crate::state::{Hand, Keeper, Shared, Space};
 use crate::stop::stop_any_thread;
 use crate::store::Store;
 use crate::stub::{HELD, Stub};
@@ -64,6 +66,7 @@ impl Keeper {
             discards: VecDeque::new(),
             later: Vec::new(),
             hand: Hand::default(),
+            in_swap: InSwap::default(),
             figures: Figures {
                 pid: target,
                 program: process::name(target),
@@ -76,7 +79,6 @@ impl Keeper {
             limit,
             children: Children::default(),
             crowd: Vec::new(),
-            has_looked: false,
             limited_ms: 0,
             frozen: false,
             pidfd,
@@ -150,7 +152,7 @@ impl Keeper {
         let physical = figures.physical_bytes();
         let look = Look {
             now_s: now_ms as f64 / 1e3,
-            data: figures.resident_bytes + figures.out_bytes,
+            data: figures.data_bytes(),
             physical,
             waited_s: figures.waited_us as f64 / 1e6,
         };
@@ -163,6 +165,19 @@ impl Keeper {
         let text = serde_json::to_string_pretty(&self.figures).unwrap_or_default();
         // Nobody is there who could be told.
         let _ = std::fs::write(file, text + "\n");
+    }
+
+    /// Answers those who ask while nothing else can be done for them, for a reason.
+    pub fn answer(&mut self, why: &str) {
+        while let Some(mut request) = self.channel.next() {
+            if request.text == "status" {
+                let note = std::mem::replace(&mut self.figures.note, why.into());
+                self.tell(&mut request);
+                self.figures.note = note;
+            } else {
+                request.answer(&format!("error {why}"));
+            }
+        }
     }
 
     fn tell(&mut self, request: &mut Request) {
@@ -192,16 +207,18 @@ impl Keeper {
         self.stub.dead = self.stub.has_ended();
         self.keep_guard();
         self.look_at_children();
+        if !self.over {
+            self.look_at_shared_memory();
+        }
         for number in 1..self.spaces.len() {
             let Some(space) = &self.spaces[number] else { continue };
-            let probe = sys::zero_page(space.uffd.as_raw_fd(), sys::PAGE);
             // After the stub's death a descriptor that it held stays open: faults still come.
             let is_held = !self.over && self.stub.dead && space.there >= 0;
-            if space.out == 0 && !is_held || probe == Err(libc::ESRCH) {
+            if space.out == 0 && !is_held || space.is_gone() {
                 self.drop_space(number);
             }
         }
-        if !self.over && self.has_left() && !self.memory_is_shared() {
+        if !self.over && self.is_over() {
             self.over = true;
             // The memory lives as long as the stub.
             self.stub.kill();
@@ -214,10 +231,16 @@ impl Keeper {
         }
     }
 
+    /// Whether nobody needs the target's memory any more.
+    pub fn is_over(&mut self) -> bool {
+        self.has_ended |= sys::wait_readable(self.pidfd.as_raw_fd(), 0);
+        self.has_left() && !self.memory_is_shared()
+    }
+
     /// Whether the target has ended or executes another program. Its main thread may have ended
     /// before the others.
     fn has_left(&self) -> bool {
-        if sys::wait_readable(self.pidfd.as_raw_fd(), 0) {
+        if self.has_ended {
             return true;
         }
         if self.stub.has_ended() {
@@ -227,9 +250,8 @@ impl Keeper {
     }
 
     /// Whether no process has the target's memory any more.
-    fn memory_is_gone(&self) -> bool {
-        let probe = |space: &Space| sys::zero_page(space.uffd.as_raw_fd(), sys::PAGE);
-        self.spaces[0].as_ref().is_none_or(|space| probe(space) == Err(libc::ESRCH))
+    pub fn memory_is_gone(&self) -> bool {
+        self.spaces[0].as_ref().is_none_or(Space::is_gone)
     }
 
     /// Whether a process besides the stub has the target's memory: one made by vfork, or by clone
@@ -311,6 +333,7 @@ impl Keeper {
         let started = sys::now_ns();
         self.frozen = true;
         self.restore_everything();
+        self.over |= self.memory_is_gone();
         if self.shared.journaled.load(Acquire) > 0 && !self.over {
             bail!("pages on their way out cannot be read: who touches them waits");
         }
@@ -356,7 +379,8 @@ impl Keeper {
             return Ok(());
         }
         self.stub.kill();
-        if sys::wait_readable(self.pidfd.as_raw_fd(), 0) {
+        // It has ended, or a thread would be stopped of another program that it executes.
+        if sys::wait_readable(self.pidfd.as_raw_fd(), 0) || self.memory_is_gone() {
             return Ok(());
         }
         let injection = &self.shared.injection;
@@ -378,11 +402,11 @@ impl Keeper {
         figures.guard = self.guard.as_ref().map_or(0, |(pid, _)| *pid);
         figures.stub = self.stub.pid;
         figures.resident_bytes = process::resident_anonymous(self.target).unwrap_or(0);
-        figures.shared_bytes = process::status_kib(self.target, "RssShmem").unwrap_or(0) << 10;
-        figures.kept_bytes = figures.shared_bytes;
-        figures.store_bytes = self.store.bytes();
+        let in_swap = figures.shared_out_bytes;
+        figures.store_bytes = self.store.bytes() + self.in_swap.memory_of(in_swap);
         let spaces = || self.spaces.iter().flatten();
-        figures.overhead_bytes = spaces().map(|space| space.table.bytes()).sum();
+        let records = spaces().map(|space| space.table.bytes()).sum::<u64>();
+        figures.overhead_bytes = records + self.in_swap.record_bytes();
         figures.out_bytes = self.spaces[0].as_ref().map_or(0, |space| space.out * sys::PAGE);
         figures.peak_bytes = figures.peak_bytes.max(figures.physical_bytes());
         figures.children = spaces().count() - usize::from(self.spaces[0].is_some());

@@ -66,11 +66,17 @@ mod keeper;
 #[cfg(target_arch = "x86_64")]
 mod outside;
 #[cfg(target_arch = "x86_64")]
+mod paging;
+#[cfg(target_arch = "x86_64")]
 mod process;
 #[cfg(target_arch = "x86_64")]
 mod refusals;
 #[cfg(target_arch = "x86_64")]
+mod seen;
+#[cfg(target_arch = "x86_64")]
 mod serve;
+#[cfg(target_arch = "x86_64")]
+mod shared_memory;
 #[cfg(target_arch = "x86_64")]
 mod state;
 #[cfg(target_arch = "x86_64")]

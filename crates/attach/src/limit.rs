@@ -31,7 +31,9 @@ pub struct Limit {
     pub follow: Option<Follow>,
     /// What compresses pages.
     pub codec: CodecKind,
-    /// The name of that as a tier.
+    /// A node that takes pages as they are: from outside only.
+    pub node: Option<u32>,
+    /// The name of the tier.
     pub tier: String,
     /// Where the figures go at the end, as JSON.
     pub report: Option<PathBuf>,

@@ -1,32 +1,42 @@
-//! `--outside`: processes that are neither stopped nor entered. The kernel's swap takes pages that
-//! we choose, by process_madvise(MADV_PAGEOUT), also of memory that is shared.
-//!
-//! Victims are chosen by CLOCK, as for the others ([`crate::evict`]); whether a page that was paged
-//! out has been touched is told by the page table, in which it is present again. What several
-//! processes have in their page tables the kernel does not page out: it is told how much that is.
+//! `--outside`: processes that are neither stopped nor entered. The kernel's swap or a slow node
+//! takes pages that we choose ([`crate::paging`]), also of memory that is shared.
 
 use crate::channel::{Channel, Request};
 use crate::figures::Figures;
 use crate::limit::{Limit, Look};
+use crate::paging::{Paged, Route};
 use crate::process::{self, Mapping};
-use crate::sys::{self, PAGE, Run};
-use crate::table::{State, Table};
+use crate::sys::{self, PAGE};
 use anyhow::{Context, Result, bail};
 use std::collections::HashMap;
-use std::fs::{self, File};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::fs;
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
-use terrace_tiers::{SwapKind, SwapView};
+use terrace_tiers::{Nodes, SwapKind, SwapView};
 
 const LOOK_MS: i32 = 100;
+/// What the hand passes at a time.
 const REGION: u64 = 2 << 20;
-/// How often the hand goes round at most, ms.
-const ROUND_MS: u64 = 500;
 /// How many pages leave between two looks at the requests.
 const STEP_PAGES: u64 = 4096;
 /// What it costs a thread to have a page back from swap in memory, or from a disk, us.
 const FROM_MEMORY_US: u64 = 15;
 const FROM_DISK_US: u64 = 100;
+
+/// What it costs a thread to have a page back from swap, us.
+pub fn cost_us(kind: SwapKind) -> u64 {
+    if kind.is_memory() { FROM_MEMORY_US } else { FROM_DISK_US }
+}
+
+/// Why nothing is paged out though there is swap.
+pub const NO_ROOM: &str = "swap is full but for the quarter that is left to others: add some";
+
+impl Limit {
+    /// Where pages of processes go that are not entered.
+    pub fn route(&self) -> Route {
+        self.node.map_or(Route::Swap, Route::Node)
+    }
+}
 
 /// The processes whose memory is paged out.
 pub enum Whom {
@@ -60,9 +70,13 @@ fn pids_below(path: &Path, pids: &mut Vec<i32>) {
 
 /// # Errors
 /// Why nothing can be paged out; nothing is changed then.
-pub fn check(whom: &Whom) -> Result<()> {
-    if SwapView::of_machine().kind == SwapKind::None {
-        bail!("there is no swap for --outside to page out to: set up zram, or swapon a device");
+pub fn check(whom: &Whom, route: Route) -> Result<()> {
+    match route {
+        Route::Node(node) => check_node(node)?,
+        Route::Swap if SwapView::of_machine().kind == SwapKind::None => {
+            bail!("there is no swap for --outside to page out to: set up zram, or swapon a device")
+        }
+        Route::Swap => {}
     }
     let pids = whom.pids();
     match whom {
@@ -79,169 +93,49 @@ pub fn check(whom: &Whom) -> Result<()> {
         if fs::read_link(format!("/proc/{pid}/exe")).is_err() {
             bail!("{pid} has no program: it is a thread of the kernel, or has ended");
         }
-        match sys::page_out(pidfd.as_raw_fd(), &[]) {
-            Ok(_) | Err(libc::EINVAL) => {}
+        let may_move = match route {
+            Route::Swap => sys::advise_other(pidfd.as_raw_fd(), &[], libc::MADV_PAGEOUT).map(drop),
+            Route::Node(_) => sys::nodes_of(pid, &[]).map(drop),
+        };
+        match may_move {
+            Ok(()) | Err(libc::EINVAL) => {}
             Err(libc::EPERM) => bail!("paging {pid} out needs CAP_SYS_PTRACE and CAP_SYS_NICE"),
-            Err(errno) => bail!("{pid} cannot be paged out (process_madvise: errno {errno})"),
+            Err(errno) => bail!("the kernel moves no pages of {pid} (errno {errno})"),
         }
     }
     Ok(())
 }
 
-/// One process, and where the hand is in it.
-struct Member {
-    pidfd: OwnedFd,
-    pagemap: File,
-    table: Table,
-    mappings: Vec<Mapping>,
-    at: u64,
-    round_ms: u64,
-    faults: u64,
-    /// What is its own of its anonymous, shared and swapped memory, each: what several processes
-    /// have is told of each of them, and counts in parts.
-    own: [f64; 3],
-    /// Pages that stayed where they were to leave: in the last whole round of the hand, and so far in
-    /// this one; private ones, and of shared memory.
-    kept: [u64; 2],
-    keeping: [u64; 2],
-}
-
-/// The lines of `smaps_rollup` that tell a part, and those of `status` that tell the whole.
-const PARTS: [(&str, &str); 3] =
-    [("Pss_Anon", "RssAnon"), ("Pss_Shmem", "RssShmem"), ("SwapPss", "VmSwap")];
-/// How often parts are looked up at most, and how much of the time that may take: it walks page
-/// tables.
-const PARTS_MS: u64 = 1000;
-const PARTS_SHARE: u64 = 20;
-
-impl Member {
-    fn open(pid: i32) -> Option<Self> {
-        Some(Member {
-            pidfd: sys::pidfd_open(pid).ok()?,
-            pagemap: File::open(format!("/proc/{pid}/pagemap")).ok()?,
-            table: Table::new().ok()?,
-            mappings: Vec::new(),
-            at: 0,
-            round_ms: 0,
-            faults: major_faults(pid),
-            own: [1.0; 3],
-            kept: [0; 2],
-            keeping: [0; 2],
-        })
+/// Whether pages can go to a node, and come back from there.
+fn check_node(node: u32) -> Result<()> {
+    let nodes = Nodes::of_machine();
+    if nodes.node(node).is_none_or(|view| view.total_bytes == 0) {
+        bail!("there is no node {node} with memory; `terrace doctor` names those that there are");
     }
-
-    /// Looks up what is its own.
-    fn look_up_parts(&mut self, pid: i32) {
-        let Some(rollup) = process::rollup(pid) else { return };
-        for (own, (part, whole)) in self.own.iter_mut().zip(PARTS) {
-            let whole = process::status_kib(pid, whole).unwrap_or(0);
-            let part = rollup.iter().find(|(name, _)| name == part).map_or(whole, |line| line.1);
-            *own = if whole == 0 { 1.0 } else { (part as f64 / whole as f64).min(1.0) };
-        }
+    let balancing = fs::read_to_string("/proc/sys/kernel/numa_balancing").unwrap_or_default();
+    if ["", "0"].contains(&balancing.trim()) {
+        bail!(
+            "the kernel would bring nothing back from node {node}: \
+             sysctl kernel.numa_balancing=1 first, or 2 where the node is of slower memory"
+        );
     }
-
-    /// The part that the hand passes next; `None` while it rests.
-    fn next_region(&mut self, pid: i32) -> Option<(u64, u64)> {
-        let next = self.mappings.iter().find(|mapping| mapping.end > self.at);
-        let Some(mapping) = next else {
-            let now_ms = sys::now_ns() / 1_000_000;
-            if now_ms - self.round_ms < ROUND_MS {
-                return None;
-            }
-            let all = process::mappings(pid).ok()?.into_iter();
-            self.mappings = all.filter(|mapping| mapping.is_data || mapping.is_shared).collect();
-            (self.at, self.round_ms) = (0, now_ms);
-            self.kept = std::mem::take(&mut self.keeping);
-            return self.mappings.first().map(|first| (first.start, first.start));
-        };
-        let start = mapping.start.max(self.at);
-        let end = (start / REGION * REGION + REGION).min(mapping.end);
-        self.at = end;
-        Some((start, end))
-    }
-
-    fn resident(&self, start: u64, end: u64) -> Vec<u64> {
-        let mut runs = [Run::default(); 512];
-        let Ok((found, _)) = sys::in_memory(self.pagemap.as_raw_fd(), start, end, &mut runs) else {
-            return Vec::new();
-        };
-        let runs = &runs[..found];
-        runs.iter().flat_map(|run| (run.start..run.end).step_by(PAGE as usize)).collect()
-    }
-
-    /// Pages out what may leave of a part, at most so many pages. How many left, and came back.
-    fn page_out(&mut self, start: u64, end: u64, most: u64) -> (u64, u64) {
-        let now_ms = sys::now_ns() / 1_000_000;
-        let (mut victims, mut back, mut kept_before) = (Vec::new(), 0, 0);
-        for page in self.resident(start, end) {
-            let word = self.table.get(page);
-            if word.is_marked() {
-                back += 1;
-                self.table.set(page, word.back(now_ms));
-            } else if word.uses() > 0 {
-                self.table.set(page, word.with_uses(word.uses() - 1));
-                // It stayed when it was tried last.
-                kept_before += u64::from(word.state() == State::Gone);
-            } else if (victims.len() as u64) < most {
-                victims.push(page);
-            }
-        }
-        let ranges: Vec<(u64, u64)> = victims.iter().map(|page| (*page, PAGE)).collect();
-        for ranges in ranges.chunks(512) {
-            let _ = sys::page_out(self.pidfd.as_raw_fd(), ranges);
-        }
-        let stayed: std::collections::HashSet<u64> = if victims.is_empty() {
-            Default::default()
-        } else {
-            self.resident(start, end).into_iter().collect()
-        };
-        let mut left = 0;
-        let shared = self.mappings.iter().find(|mapping| mapping.end > start);
-        let kept = &mut self.keeping[usize::from(shared.is_some_and(|of| of.is_shared))];
-        *kept += kept_before;
-        for page in victims {
-            let word = self.table.get(page);
-            if stayed.contains(&page) {
-                // In another process's page table too, locked, or pinned: not tried for a while.
-                self.table.set(page, word.gone().with_uses(7));
-                *kept += 1;
-            } else {
-                left += 1;
-                self.table.set(page, word.none().marked());
-            }
-        }
-        (left, back)
-    }
-}
-
-fn major_faults(pid: i32) -> u64 {
-    process::stat_field(pid, 12).and_then(|text| text.parse().ok()).unwrap_or(0)
-}
-
-/// What part of what is swapped out takes memory: of zram its ratio, of a disk nothing.
-fn in_memory_share() -> f64 {
-    if SwapView::of_machine().kind != SwapKind::Zram {
-        return 0.0;
-    }
-    let (mut original, mut used) = (0.0, 0.0);
-    for entry in fs::read_dir("/sys/block").into_iter().flatten().flatten() {
-        let text = fs::read_to_string(entry.path().join("mm_stat")).unwrap_or_default();
-        let mut numbers = text.split_ascii_whitespace().filter_map(|word| word.parse::<f64>().ok());
-        original += numbers.next().unwrap_or(0.0);
-        used += numbers.nth(1).unwrap_or(0.0);
-    }
-    if original > 0.0 { used / original } else { 0.0 }
+    Ok(())
 }
 
 /// The process that pages others out, and what it knows.
 pub struct Outside {
     whom: Whom,
-    members: HashMap<i32, Member>,
+    route: Route,
+    members: HashMap<i32, Paged>,
     channel: Channel,
     limit: Limit,
     figures: Figures,
     listed_ms: u64,
-    parts_ms: u64,
+}
+
+/// Whether a mapping is data that swap may take.
+fn may_be_swapped(mapping: &Mapping) -> bool {
+    mapping.is_data || mapping.is_shared
 }
 
 impl Outside {
@@ -257,12 +151,11 @@ impl Outside {
             keeper: own,
             budget_bytes: limit.dram_bytes.unwrap_or(u64::MAX),
             limit: limit.text.clone(),
-            tier: "swap".into(),
+            tier: limit.tier.clone(),
             ..Figures::default()
         };
-        let members = HashMap::new();
-        let mut outside =
-            Outside { whom, members, channel, limit, figures, listed_ms: 0, parts_ms: 0 };
+        let (route, members) = (limit.route(), HashMap::new());
+        let mut outside = Outside { whom, route, members, channel, limit, figures, listed_ms: 0 };
         outside.list();
         outside
     }
@@ -314,7 +207,7 @@ impl Outside {
 
     /// Lists the processes that are there now, once a second.
     fn list(&mut self) {
-        self.members.retain(|_, member| !sys::wait_readable(member.pidfd.as_raw_fd(), 0));
+        self.members.retain(|_, member| !member.has_ended());
         let now_ms = sys::now_ns() / 1_000_000;
         if now_ms - self.listed_ms < 1000 {
             return;
@@ -324,41 +217,30 @@ impl Outside {
         self.members.retain(|pid, _| pids.contains(pid));
         for pid in pids {
             if !self.members.contains_key(&pid) {
-                self.members.extend(Member::open(pid).map(|member| (pid, member)));
+                let member = Paged::open(pid, self.route, may_be_swapped, REGION);
+                self.members.extend(member.map(|member| (pid, member)));
             }
         }
     }
 
-    /// Looks up what each of several processes has for itself.
-    fn look_up_parts(&mut self) {
-        let now_ms = sys::now_ns() / 1_000_000;
-        if self.members.len() < 2 || now_ms < self.parts_ms {
-            return;
-        }
-        for (pid, member) in &mut self.members {
-            member.look_up_parts(*pid);
-        }
-        let took_ms = sys::now_ns() / 1_000_000 - now_ms;
-        self.parts_ms = now_ms + PARTS_MS.max(took_ms * PARTS_SHARE);
-    }
-
     fn measure(&mut self) {
-        let is_memory = in_memory_share() > 0.0;
-        let cost_us = if is_memory { FROM_MEMORY_US } else { FROM_DISK_US };
-        self.look_up_parts();
-        let (mut resident, mut shared, mut swapped, mut kept) = (0, 0, 0, 0);
-        for (pid, member) in &mut self.members {
-            let [anonymous, of_shared, in_swap] = std::array::from_fn(|which| {
-                let kib = process::status_kib(*pid, PARTS[which].1).unwrap_or(0);
-                ((kib << 10) as f64 * member.own[which]) as u64
-            });
-            resident += anonymous + of_shared;
-            shared += of_shared;
-            swapped += in_swap;
-            let parts = member.kept.iter().zip(member.own);
-            kept += parts.map(|(pages, own)| ((pages * PAGE) as f64 * own) as u64).sum::<u64>();
-            let faults = major_faults(*pid);
-            let more = faults.saturating_sub(std::mem::replace(&mut member.faults, faults));
+        let swap = SwapView::of_machine();
+        let cost_us = cost_us(swap.kind);
+        let among = self.members.len();
+        let (mut resident, mut shared, mut kept) = (0, 0, 0);
+        let (mut swapped, mut far) = (0, 0);
+        for member in self.members.values_mut() {
+            let all = member.measure(among);
+            // What one process shares with others that are not asked for counts whole.
+            let its = if among > 1 { member.part_of(all) } else { all };
+            resident += (its.anonymous + its.shared).saturating_sub(its.far);
+            shared += its.shared;
+            match self.route {
+                Route::Swap => swapped += its.anonymous_out + its.shared_out,
+                Route::Node(_) => far += its.far,
+            }
+            kept += its.kept.iter().sum::<u64>();
+            let more = member.new_faults();
             self.figures.faults += more;
             self.figures.waited_us += more * cost_us;
         }
@@ -366,18 +248,20 @@ impl Outside {
         figures.resident_bytes = resident;
         figures.shared_bytes = shared;
         figures.kept_bytes = kept;
-        figures.out_bytes = swapped;
-        figures.store_bytes = (swapped as f64 * in_memory_share()) as u64;
-        figures.overhead_bytes = self.members.values().map(|member| member.table.bytes()).sum();
-        figures.children = self.members.len().saturating_sub(1);
+        figures.out_bytes = swapped + far;
+        figures.store_bytes = (swapped as f64 * swap.ratio()) as u64;
+        figures.overhead_bytes = self.members.values().map(Paged::record_bytes).sum();
+        figures.children = among.saturating_sub(1);
         figures.peak_bytes = figures.peak_bytes.max(figures.physical_bytes());
+        let is_full = self.route == Route::Swap && swap.room_bytes() < PAGE;
+        figures.note = if is_full { NO_ROOM.into() } else { String::new() };
     }
 
     fn follow(&mut self) {
         let figures = &self.figures;
         let look = Look {
             now_s: sys::now_ns() as f64 / 1e9,
-            data: figures.resident_bytes + figures.out_bytes,
+            data: figures.data_bytes(),
             physical: figures.physical_bytes(),
             waited_s: figures.waited_us as f64 / 1e6,
         };
@@ -385,17 +269,20 @@ impl Outside {
     }
 
     fn keep_budget(&mut self) {
+        if self.figures.note == NO_ROOM {
+            return;
+        }
         let over = self.figures.physical_bytes().saturating_sub(self.figures.budget_bytes) / PAGE;
         let (mut wanted, mut left_some) = ((over * 3 / 2).min(STEP_PAGES), over > 0);
         // A part of each in turn, until all rest.
         while wanted > 0 && left_some {
             left_some = false;
-            for (pid, member) in &mut self.members {
-                let Some((start, end)) = member.next_region(*pid) else { continue };
-                let (left, back) = member.page_out(start, end, wanted);
-                wanted = wanted.saturating_sub(left);
-                self.figures.evicted_pages += left;
-                self.figures.restored_pages += back;
+            for member in self.members.values_mut() {
+                let Some(step) = member.step(wanted) else { continue };
+                wanted = wanted.saturating_sub(step.left);
+                self.figures.evicted_pages += step.left;
+                self.figures.restored_pages += step.back;
+                self.figures.cold_pages += step.cold;
                 left_some = true;
             }
         }

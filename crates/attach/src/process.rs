@@ -113,6 +113,25 @@ pub fn rollup(pid: i32) -> Option<Vec<(String, u64)>> {
     Some(text.lines().filter_map(line).collect())
 }
 
+/// Anonymous and shared memory that a process has on a node, bytes. It walks page tables.
+pub fn on_node(pid: i32, node: u32) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/numa_maps")).unwrap_or_default();
+    text.lines().map(|line| on_node_of_line(line, node)).sum()
+}
+
+fn on_node_of_line(line: &str, node: u32) -> u64 {
+    let number = |name: &str| {
+        let mut words = line.split_ascii_whitespace();
+        words.find_map(|word| word.strip_prefix(name)?.strip_prefix('=')?.parse::<u64>().ok())
+    };
+    let is_shared = SHARED.iter().any(|kind| line.contains(&format!("file={kind}")));
+    if number("anon").is_none() && !is_shared {
+        return 0;
+    }
+    let kib = number("kernelpagesize_kB").unwrap_or(PAGE >> 10);
+    number(&format!("N{node}")).unwrap_or(0) * (kib << 10)
+}
+
 /// The field of `/proc/PID/stat` with this number, counted from 1 as in proc(5), from the third on.
 pub fn stat_field(pid: i32, field: usize) -> Option<String> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -143,13 +162,13 @@ pub fn children(pid: i32) -> Vec<i32> {
     all.split_ascii_whitespace().filter_map(|word| word.parse().ok()).collect()
 }
 
-/// Whether two processes run the same program.
-pub fn is_same_program(a: i32, b: i32) -> bool {
-    let file = |pid: i32| {
-        let path = format!("/proc/{}/exe", with_memory(pid));
-        fs::metadata(path).map(|file| (file.dev(), file.ino()))
-    };
-    file(a).is_ok_and(|file_a| file(b).is_ok_and(|file_b| file_a == file_b))
+/// The file of a program: its device and number there.
+pub type Program = (u64, u64);
+
+/// What a process executes; `None` where that cannot be known, as while it ends.
+pub fn program(pid: i32) -> Option<Program> {
+    let file = fs::metadata(format!("/proc/{}/exe", with_memory(pid))).ok()?;
+    Some((file.dev(), file.ino()))
 }
 
 /// Whether a process is frozen with its control group: by `docker pause`, for example.
@@ -246,6 +265,20 @@ mod tests {
         let data: Vec<bool> = lines.iter().map(|line| mapping(line).unwrap().is_data).collect();
         assert_eq!(data, [true, true, true, false, false, false, false]);
         assert_eq!(mapping(lines[4]).unwrap().name, "/bin/x y");
+    }
+
+    #[test]
+    fn memory_on_a_node_is_told_without_files() {
+        let lines = [
+            ("7f00 default anon=300 dirty=300 active=0 N0=200 N1=100 kernelpagesize_kB=4", 100),
+            ("7f00 default file=/memfd:x\\040(deleted) dirty=7 N1=7 kernelpagesize_kB=4", 7),
+            ("7f00 default file=/usr/lib/libc.so.6 mapped=5 N1=5 kernelpagesize_kB=4", 0),
+            ("7f00 default anon=2 N1=2 kernelpagesize_kB=2048", 1024),
+            ("7f00 default anon=3 N0=3 N11=3 kernelpagesize_kB=4", 0),
+        ];
+        for (line, pages) in lines {
+            assert_eq!(on_node_of_line(line, 1), pages * PAGE, "{line}");
+        }
     }
 
     #[test]

@@ -212,8 +212,7 @@ impl Keeper {
         let uffd = unsafe { OwnedFd::from_raw_fd(uffd) };
         // SAFETY: no memory is involved.
         unsafe { libc::fcntl(uffd.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) };
-        let Some(parent) = &self.spaces[number] else { return };
-        if parent.out == 0 {
+        if self.spaces[number].as_ref().is_none_or(|parent| parent.out == 0) {
             // Closed, it leaves the child as if it had never been registered.
             return;
         }
@@ -221,9 +220,13 @@ impl Keeper {
             match Table::new() {
                 Ok(table) => break table,
                 // The child would read zeros. Memory or descriptors come back.
-                Err(_) => std::thread::sleep(std::time::Duration::from_millis(10)),
+                Err(error) => {
+                    sys::wait_for_any(self.channel.descriptors(), 10);
+                    self.answer(&format!("a forked child waits for its pages: {error:#}"));
+                }
             }
         };
+        let Some(parent) = &self.spaces[number] else { return };
         let mut out = 0;
         // The numbers of children are not known, and of their pages none is evicted anew.
         let wiped = if number == 0 { process::wiped_in_children(self.target) } else { Vec::new() };
@@ -371,8 +374,8 @@ impl Keeper {
         }
     }
 
-    /// Brings back what is out of one address space.
-    pub fn restore_space(&mut self, number: usize) {
+    /// Brings back what is out of one address space. Whether its memory is still there.
+    pub fn restore_space(&mut self, number: usize) -> bool {
         while let Some(space) = &self.spaces[number] {
             let out: Vec<u64> = space
                 .table
@@ -381,9 +384,11 @@ impl Keeper {
                 .map(|(page, _)| page)
                 .take(4096)
                 .collect();
-            let probe = sys::zero_page(space.uffd.as_raw_fd(), PAGE);
-            if out.is_empty() || probe == Err(libc::ESRCH) {
-                return;
+            if space.is_gone() {
+                return false;
+            }
+            if out.is_empty() {
+                return true;
             }
             for pages in out.chunks(32) {
                 for page in pages {
@@ -400,6 +405,7 @@ impl Keeper {
                 self.settle_discards();
             }
         }
+        false
     }
 
     /// Brings everything back, also to children that are made meanwhile.
@@ -408,14 +414,12 @@ impl Keeper {
             self.pump();
             let out = |space: &Option<Space>| space.as_ref().is_some_and(|space| space.out > 0);
             let Some(number) = self.spaces.iter().position(out) else { return };
-            self.restore_space(number);
-            let Some(space) = &self.spaces[number] else { continue };
-            if space.out > 0 {
-                // It has ended.
-                if number == 0 {
-                    return;
-                }
+            if !self.restore_space(number) {
+                // Nobody is left who could read its pages. Other spaces have theirs to come.
                 self.drop_space(number);
+            } else if let Some(space) = &mut self.spaces[number] {
+                // The record of pages names none any more.
+                space.out = 0;
             }
         }
     }

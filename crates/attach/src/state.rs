@@ -4,16 +4,17 @@ use crate::channel::Channel;
 use crate::figures::Figures;
 use crate::inject::Injection;
 use crate::limit::Limit;
+use crate::paging::InSwap;
 use crate::process::Mapping;
+use crate::seen::Children;
 use crate::store::Store;
 use crate::stub::{BATCH, Stub};
 use crate::sys::{self, Message};
 use crate::table::Table;
 use anyhow::Result;
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::process::Child;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 
 /// Address spaces at a time: the target's, and those of forked children with pages out.
@@ -75,6 +76,13 @@ pub struct Space {
     pub there: i32,
 }
 
+impl Space {
+    /// Whether no process has the memory any more.
+    pub fn is_gone(&self) -> bool {
+        sys::memory_is_gone(self.uffd.as_raw_fd())
+    }
+}
+
 /// Everything about one attached process.
 pub struct Keeper {
     pub target: i32,
@@ -90,13 +98,12 @@ pub struct Keeper {
     /// Faults that wait until a discard is over.
     pub later: Vec<(usize, u64)>,
     pub hand: Hand,
+    pub in_swap: InSwap,
     pub figures: Figures,
     pub limit: Limit,
     pub children: Children,
     /// Forked children that are too many at once: they get everything back.
     pub crowd: Vec<usize>,
-    /// Whether children that were there before are known.
-    pub has_looked: bool,
     /// When the limit was asked for.
     pub limited_ms: u64,
     /// Why nothing more is evicted, once that is so.
@@ -126,13 +133,4 @@ pub struct Discard {
     pub start: u64,
     pub end: u64,
     pub since_ms: u64,
-}
-
-/// What is known of the children of one process.
-#[derive(Default)]
-pub struct Children {
-    /// When each was seen first, ms; `None` once it was attached to, or could not be.
-    pub seen: HashMap<i32, Option<u64>>,
-    /// Commands that attach.
-    pub attaching: Vec<Child>,
 }

@@ -80,6 +80,12 @@ pub fn zero_page(uffd: i32, at: u64) -> Result<i64, i32> {
     ioctl(uffd, UFFDIO_ZEROPAGE, &mut [at, PAGE, 0, 0])
 }
 
+/// Whether no process has the memory of a userfaultfd any more. Nothing is put there by asking: no
+/// program has a page of its own at this address.
+pub fn memory_is_gone(uffd: i32) -> bool {
+    zero_page(uffd, PAGE) == Err(libc::ESRCH)
+}
+
 /// Marks absent pages in the page table: nothing but a discard, an unmap or a page that is put
 /// there takes the mark away.
 pub fn mark_absent(uffd: i32, start: u64, end: u64) -> Result<i64, i32> {
@@ -236,17 +242,48 @@ pub fn shares_memory(a: i32, b: i32) -> Option<bool> {
     (order >= 0).then_some(order == 0)
 }
 
-/// Asks the kernel to page ranges (start, bytes) of a process out, by its pidfd.
-pub fn page_out(pidfd: i32, ranges: &[(u64, u64)]) -> Result<i64, i32> {
+/// Gives the kernel advice (MADV_COLD, MADV_PAGEOUT) on ranges (start, bytes) of another process,
+/// by its pidfd. On how many bytes it took that.
+pub fn advise_other(pidfd: i32, ranges: &[(u64, u64)], advice: i32) -> Result<i64, i32> {
     let vector: Vec<libc::iovec> = ranges
         .iter()
         .map(|(start, bytes)| libc::iovec { iov_base: *start as *mut _, iov_len: *bytes as usize })
         .collect();
-    let advice = libc::MADV_PAGEOUT;
     // SAFETY: the vector is readable for its length; what it names is another process's.
     result(unsafe {
         libc::syscall(libc::SYS_process_madvise, pidfd, vector.as_ptr(), vector.len(), advice, 0)
     })
+}
+
+/// The nodes that have pages of another process, by their numbers, or for each an error (negative).
+pub fn nodes_of(pid: i32, pages: &[u64]) -> Result<Vec<i32>, i32> {
+    move_pages(pid, pages, None)
+}
+
+/// Moves pages of another process to a node, those that no other process has. What holds for each
+/// then: as [`nodes_of`].
+pub fn move_to_node(pid: i32, pages: &[u64], node: u32) -> Result<Vec<i32>, i32> {
+    move_pages(pid, pages, Some(&vec![node as i32; pages.len()]))
+}
+
+fn move_pages(pid: i32, pages: &[u64], nodes: Option<&[i32]>) -> Result<Vec<i32>, i32> {
+    const MPOL_MF_MOVE: i32 = 2;
+    let mut status = vec![-libc::ENOENT; pages.len()];
+    let nodes = nodes.map_or(std::ptr::null(), <[i32]>::as_ptr);
+    // SAFETY: addresses and nodes are readable and the status is writable, as many as is said; the
+    // addresses are another process's, whose contents stay.
+    result(unsafe {
+        libc::syscall(
+            libc::SYS_move_pages,
+            pid,
+            pages.len(),
+            pages.as_ptr(),
+            nodes,
+            status.as_mut_ptr(),
+            MPOL_MF_MOVE,
+        )
+    })?;
+    Ok(status)
 }
 
 /// Waits until a descriptor can be read or `milliseconds` are over; whether it can.

@@ -5,7 +5,7 @@
 
 use crate::sys::{self, PAGE};
 use anyhow::{Context, Result};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering::*};
 
 /// Addresses from here on are not looked at: a program gets such only where it asks for them.
@@ -117,6 +117,11 @@ impl Word {
     }
 }
 
+fn map(descriptor: i32) -> Result<*mut AtomicU64> {
+    let words = sys::map_shared(descriptor, BYTES).context("cannot map the record of pages")?;
+    Ok(words.cast())
+}
+
 /// The words of one address space.
 pub struct Table {
     file: OwnedFd,
@@ -127,18 +132,37 @@ impl Table {
     pub fn new() -> Result<Self> {
         let file = sys::memory_file(c"terrace-pages", BYTES)
             .context("cannot make the record of pages (memfd_create)")?;
-        Table::of(file)
+        let words = map(file.as_raw_fd())?;
+        Ok(Table { file, words })
     }
 
-    /// Maps the table of a file that [`Table::new`] made.
-    pub fn of(file: OwnedFd) -> Result<Self> {
-        let words =
-            sys::map_shared(file.as_raw_fd(), BYTES).context("cannot map the record of pages")?;
-        Ok(Table { file, words: words.cast() })
+    /// Maps the table of a descriptor, and owns that once it is mapped.
+    ///
+    /// # Errors
+    /// If it cannot be mapped: the descriptor stays open then, and nobody's.
+    ///
+    /// # Safety
+    /// The descriptor is of a file that [`Table::new`] made, and nobody else closes it.
+    pub unsafe fn take(descriptor: i32) -> Result<Self> {
+        let words = map(descriptor)?;
+        // SAFETY: open, as it was just mapped, and nobody else's, as the caller says.
+        Ok(Table { file: unsafe { OwnedFd::from_raw_fd(descriptor) }, words })
     }
 
     pub fn descriptor(&self) -> i32 {
         self.file.as_raw_fd()
+    }
+
+    /// Unmaps the table, and leaves its descriptor open for another process that has it too.
+    pub fn leave(self) {
+        let table = std::mem::ManuallyDrop::new(self);
+        table.unmap();
+    }
+
+    fn unmap(&self) {
+        // SAFETY: mapped in this size by `map`. Only `leave` and `drop` call this, once and last,
+        // so nobody has a reference into it.
+        unsafe { libc::munmap(self.words.cast(), BYTES as usize) };
     }
 
     fn word(&self, page: u64) -> &AtomicU64 {
@@ -181,8 +205,7 @@ impl Table {
 
 impl Drop for Table {
     fn drop(&mut self) {
-        // SAFETY: mapped in this size by `of`; nobody has a reference into it.
-        unsafe { libc::munmap(self.words.cast(), BYTES as usize) };
+        self.unmap();
     }
 }
 

@@ -194,6 +194,7 @@ Examples:
   terrace attach $(pidof exporter) --dram 200M
   terrace attach $(pidof java) --slowdown 2% --tiers dram,zstd --report java.json
   terrace attach --outside $(pidof postgres) --dram 1G
+  terrace attach --outside $(pidof postgres) --dram 1G --tiers dram,node:1
   terrace status
   terrace detach $(pidof exporter)";
 
@@ -217,7 +218,8 @@ pub struct AttachArguments {
     /// Write the figures of a process to this file, as JSON, when it ends or is detached from
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
-    /// Stop and enter nothing: the kernel's swap takes the pages, on request (MADV_PAGEOUT)
+    /// Stop and enter nothing: the kernel's swap takes the pages, on request (MADV_PAGEOUT), or a
+    /// node of --tiers, such as dram,node:1 (move_pages)
     #[arg(long)]
     pub outside: bool,
     /// With --outside: all processes of this control group, a directory; --dram is for all of them

@@ -9,7 +9,13 @@ use terrace_tiers::{CodecKind, MediumKind, TierKind, parse_tiers};
 
 /// Attaches to each; the exit status is 0 if all could be.
 pub fn attach(arguments: &AttachArguments) -> Result<u8> {
-    let (codec, tier) = tier(&arguments.tiers)?;
+    let (codec, tier, node) = match arguments.outside {
+        true => outside_tier(&arguments.tiers)?,
+        false => tier(&arguments.tiers).map(|(codec, tier)| (codec, tier, None))?,
+    };
+    if node.is_some() && arguments.dram.is_none() {
+        bail!("--tiers {tier} needs --dram: what a page on a node costs is not told from outside");
+    }
     let report = arguments.report.as_ref().map(std::path::absolute).transpose()?;
     if report.is_some() && arguments.pids.len() != 1 {
         bail!("--report takes the figures of one process: attach to the others by themselves");
@@ -30,6 +36,7 @@ pub fn attach(arguments: &AttachArguments) -> Result<u8> {
             dram_bytes,
             follow,
             codec,
+            node,
             tier: tier.clone(),
             report: report.clone(),
         }
@@ -55,12 +62,33 @@ pub fn tier(list: &str) -> Result<(CodecKind, String)> {
             }
             _ => bail!(
                 "`{}` is no tier of an attached process: those are compressed pages in DRAM; \
-                 --outside takes the kernel's swap",
+                 --outside takes the kernel's swap, or a node",
                 tier.name
             ),
         },
         _ => bail!("--tiers {list}: an attached process has dram and one tier more"),
     }
+}
+
+/// Where pages go that are moved from outside: a node of the list, or the kernel's swap.
+fn outside_tier(list: &str) -> Result<(CodecKind, String, Option<u32>)> {
+    let tiers = parse_tiers(list)?;
+    let below: Vec<_> = tiers.iter().filter(|tier| tier.kind != TierKind::Dram).collect();
+    if let [tier] = below[..] {
+        match &tier.kind {
+            TierKind::Node { node } => {
+                return Ok((CodecKind::Lz4, tier.name.clone(), Some(*node)));
+            }
+            // The default list says nothing of swap.
+            TierKind::Swap | TierKind::Compressed { medium: MediumKind::Dram, .. } => {
+                return Ok((CodecKind::Lz4, "swap".into(), None));
+            }
+            _ => {}
+        }
+    }
+    bail!(
+        "--tiers {list}: with --outside pages go to the kernel's swap, or to a node (dram,node:1)"
+    )
 }
 
 /// The limit in words, in bytes, and as it follows the process.

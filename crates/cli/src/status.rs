@@ -259,6 +259,11 @@ fn text(status: &Status) -> String {
 }
 
 fn attached(figures: &terrace_attach::Figures) -> Vec<String> {
+    if figures.keeper == 0 {
+        // Nothing is known but that.
+        let (program, note) = (plain(&figures.program), plain(&figures.note));
+        return vec![format!("{} {program}  (attached): {note}", figures.pid)];
+    }
     let limit = match figures.budget_bytes {
         u64::MAX => figures.limit.clone(),
         now => format!("{}, now {}", figures.limit, bytes(now)),
@@ -274,16 +279,24 @@ fn attached(figures: &terrace_attach::Figures) -> Vec<String> {
         plain(&figures.tier),
         figures.faults
     )];
-    if figures.shared_bytes > 0 && figures.tier != "swap" {
-        let shared = bytes(figures.shared_bytes);
-        lines.push(format!(
-            "            shared memory: {shared}, which stays (`terrace attach --outside` moves it to swap)"
-        ));
-    }
+    lines.extend(shared_memory(figures));
     if !figures.note.is_empty() {
         lines.push(format!("            note: {}", plain(&figures.note)));
     }
     lines
+}
+
+/// What is said of a process's shared memory, where it has some that is not in its other figures.
+fn shared_memory(figures: &terrace_attach::Figures) -> Option<String> {
+    let (here, out) = (figures.shared_bytes, figures.shared_out_bytes);
+    if here + out == 0 || figures.stub == 0 {
+        return None;
+    }
+    let what = match figures.shared_note.as_str() {
+        "" => String::new(),
+        why => format!("; {} of it stay: {}", bytes(figures.kept_bytes), plain(why)),
+    };
+    Some(format!("            shared memory: {}, and {} in swap{what}", bytes(here), bytes(out)))
 }
 
 fn headline(run: &Run) -> String {

@@ -368,15 +368,15 @@ fn attached(
         program: figures.program.clone(),
         state: "attached",
         note: Some(figures.note.clone()).filter(|note| !note.is_empty()),
-        logical_bytes: figures.resident_bytes + figures.out_bytes,
+        logical_bytes: figures.data_bytes(),
         physical_bytes: figures.physical_bytes(),
         budget_bytes: Some(figures.budget_bytes).filter(|budget| *budget < u64::MAX),
         faults: figures.faults,
         faults_per_s: rate.unwrap_or(0.0),
         stall_s: figures.waited_us as f64 / 1e6,
         tiers: vec![
-            tier("dram", figures.resident_bytes, 0),
-            tier(&figures.tier, figures.out_bytes, figures.faults),
+            tier("dram", figures.resident_bytes + figures.shared_limited_bytes, 0),
+            tier(&figures.tier, figures.out_bytes + figures.shared_out_bytes, figures.faults),
         ],
         ..Process::default()
     }
