@@ -187,11 +187,11 @@ fn every_command_on_every_page_works() {
     };
     let pages = pages();
     let next = AtomicUsize::new(0);
+    let run_next = || pages.get(next.fetch_add(1, Relaxed)).map(|page| (page, run(page)));
     // Mostly they wait for their own programs, so several at a time.
     let finished: Vec<_> = std::thread::scope(|scope| {
-        let take = || std::iter::from_fn(|| pages.get(next.fetch_add(1, Relaxed)));
-        let threads = [(); 4]
-            .map(|()| scope.spawn(|| take().map(|page| (page, run(page))).collect::<Vec<_>>()));
+        let threads =
+            [(); 4].map(|()| scope.spawn(|| std::iter::from_fn(run_next).collect::<Vec<_>>()));
         threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
     });
     let failed: Vec<String> = finished

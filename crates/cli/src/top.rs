@@ -532,11 +532,8 @@ mod tests {
     fn what_a_run_was_given_is_told_of_its_processes() {
         let mut top = Top::new(Duration::from_secs(2), '#');
         let mut limited = status(1);
-        limited.runs[0].about = Some(About {
-            dram: "60%".into(),
-            slowdown: Some("2%".into()),
-            ..About::default()
-        });
+        limited.runs[0].about =
+            Some(About { dram: "60%".into(), slowdown: Some("2%".into()), ..About::default() });
         top.update(limited);
         let text = screen(&mut top, 80, 24).join("\n");
         assert!(text.contains("its run: --dram 60% --slowdown 2%"), "{text}");
