@@ -10,13 +10,12 @@ use std::sync::atomic::{
 };
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// One item's. What is read with each operation is read without a lock.
+/// What is read of an item with each operation, without a lock.
 #[derive(Debug, Default)]
 struct Versions {
     /// No older one may come back. Relative to `base`, as are the others.
     oldest: AtomicU32,
     newest: AtomicU32,
-    writes: Mutex<Writes>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -26,9 +25,19 @@ struct Writes {
     first: u32,
 }
 
-impl Versions {
-    fn writes(&self) -> MutexGuard<'_, Writes> {
-        self.writes.lock().unwrap_or_else(PoisonError::into_inner)
+/// Some items in a row. What only writes touch lies apart, so that reads miss the cache less often.
+#[derive(Debug)]
+struct Part {
+    versions: Box<[Versions]>,
+    writes: Box<[Mutex<Writes>]>,
+}
+
+impl Part {
+    fn new(items: u64) -> Part {
+        Part {
+            versions: (0..items).map(|_| Versions::default()).collect(),
+            writes: (0..items).map(|_| Mutex::default()).collect(),
+        }
     }
 }
 
@@ -42,43 +51,45 @@ pub struct Ledger {
     base: u64,
     /// Items from here on are written for the first time by this load.
     filled: u64,
-    parts: [OnceLock<Box<[Versions]>>; PARTS],
-}
-
-fn versions_of(items: u64) -> Box<[Versions]> {
-    (0..items).map(|_| Versions::default()).collect()
+    first: Part,
+    others: [OnceLock<Part>; PARTS],
 }
 
 impl Ledger {
     /// Ledger of `items` items, none of which holds a version above `base`.
     pub fn new(items: u64, base: u64) -> Self {
-        let ledger = Ledger { base, filled: items, parts: [const { OnceLock::new() }; PARTS] };
-        ledger.parts[0].get_or_init(|| versions_of(items));
-        ledger
+        let others = [const { OnceLock::new() }; PARTS];
+        Ledger { base, filled: items, first: Part::new(items), others }
     }
 
-    /// The part of an item, its first item, and how many there are.
-    fn part_of(&self, item: u64) -> (usize, u64, u64) {
-        let times = item / self.filled;
-        let part = u64::BITS - times.leading_zeros();
-        let first = if part == 0 { 0 } else { self.filled << (part - 1) };
-        (part as usize, first, first.max(self.filled))
+    /// The part of an item, and its place there.
+    #[inline]
+    fn part(&self, item: u64) -> (&Part, usize) {
+        if item < self.filled { (&self.first, item as usize) } else { self.new_part(item) }
     }
 
+    fn new_part(&self, item: u64) -> (&Part, usize) {
+        let number = (item / self.filled).ilog2();
+        let first = self.filled << number;
+        let part = self.others[number as usize].get_or_init(|| Part::new(first));
+        (part, (item - first) as usize)
+    }
+
+    #[inline]
     fn of(&self, item: u64) -> &Versions {
-        if let Some(filled) = self.parts[0].get()
-            && let Some(versions) = filled.get(item as usize)
-        {
-            return versions;
-        }
-        let (part, first, len) = self.part_of(item);
-        &self.parts[part].get_or_init(|| versions_of(len))[(item - first) as usize]
+        let (part, place) = self.part(item);
+        &part.versions[place]
+    }
+
+    fn writes(&self, item: u64) -> MutexGuard<'_, Writes> {
+        let (part, place) = self.part(item);
+        part.writes[place].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A write of `item` sets out; the result is its version.
     pub fn begin_write(&self, item: u64) -> u64 {
         let versions = self.of(item);
-        let mut writes = versions.writes();
+        let mut writes = self.writes(item);
         let newest = versions.newest.load(Acquire) + 1;
         versions.newest.store(newest, Release);
         if writes.on_the_way == 0 {
@@ -92,7 +103,7 @@ impl Ledger {
     /// it).
     pub fn end_write(&self, item: u64, stored: bool) {
         let versions = self.of(item);
-        let mut writes = versions.writes();
+        let mut writes = self.writes(item);
         assert!(writes.on_the_way > 0, "every write begins before it ends");
         writes.on_the_way -= 1;
         if !stored {
