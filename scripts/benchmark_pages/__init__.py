@@ -6,7 +6,7 @@ from .common import RESULTS, mean, text, wrapped
 from .idle import huge, idle, malloc, malloc_ratios, metadata, sampled, threads, top
 from .objects import buckets, consolidate, contexts, objects
 from .single import calls, fault_steps, faulters, pages
-from .whole import adapt, attached, costs, honesty, kv, programs, servers
+from .whole import adapt, attached, costs, honesty, kv, plans, programs, servers
 
 __all__ = ["links", "malloc_ratios", "mean", "shown", "written"]
 
@@ -18,9 +18,10 @@ ALL = {
     "objects": [objects, contexts, buckets, consolidate],
 }
 
-# It has a page once it was measured.
-if (RESULTS / "attached.json").exists():
-    ALL["programs and servers"].append(attached)
+# These have a page once they were measured.
+for name, make in {"attached": attached, "plans": plans}.items():
+    if (RESULTS / f"{name}.json").exists():
+        ALL["programs and servers"].append(make)
 
 
 def written():
