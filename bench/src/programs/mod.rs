@@ -111,46 +111,47 @@ fn of_all(options: &Options, kind: Kind) -> anyhow::Result<Vec<Value>> {
     let over = if options.swap { " over swap" } else { "" };
     let mut runs = Runs::open(kind, &format!("{}{over}", options.terrace_flags))?;
     let mut rows = Vec::new();
-    for program in PROGRAMS.iter().filter(|program| {
-        options.only.is_empty() || options.only.iter().any(|only| only == program.name)
-    }) {
-        if let Some(missing) = program.is_missing() {
-            println!("{:>14}: not here: install {missing}", program.name);
-            continue;
-        }
+    for program in asked_for(&options.only) {
         let words = (program.command)(directory.path()).with_context(|| program.name)?;
         let mut is_warm = false;
         for share in &options.shares {
             let repeats = options.repeats.unwrap_or(if *share == 60 { 5 } else { 3 });
-            let result = (0..repeats).try_for_each(|repeat| {
-                if runs.find(program.name, *share, repeat).is_some() {
-                    return Ok(());
-                }
+            let made = runs.repeat(program.name, *share, repeats, |_| {
                 if !is_warm {
                     // Files that it reads are in the page cache then.
-                    one(&words, Limit::None, None, LONGEST_ALONE)?.with_context(|| {
-                        format!("{} takes longer than {LONGEST_ALONE:?}", program.name)
-                    })?;
+                    alone(program.name, &words)?;
                     is_warm = true;
                 }
-                let sample = sample(program, &words, *share, options, kind)?;
-                runs.add(program.name, *share, repeat, sample)
+                sample(program, &words, *share, options, kind)
             });
-            match result {
-                Ok(()) => {}
+            match made {
+                Ok(samples) => rows.push(row(program.name, *share, &samples, kind)),
                 Err(error) if interrupt::came() => return Err(error),
-                Err(error) => {
-                    println!("{:>14} {share:>5}%: {error:#}", program.name);
-                    continue;
-                }
+                Err(error) => println!("{:>14} {share:>5}%: {error:#}", program.name),
             }
-            let samples: Vec<&Value> =
-                (0..repeats).filter_map(|repeat| runs.find(program.name, *share, repeat)).collect();
-            rows.push(row(program.name, *share, &samples, kind));
         }
     }
     runs.are_done()?;
     Ok(rows)
+}
+
+/// The programs with these names, or all of them without names, that are here; prints what is not.
+fn asked_for(only: &[String]) -> impl Iterator<Item = &'static Program> {
+    let is_asked =
+        |program: &&Program| only.is_empty() || only.iter().any(|name| name == program.name);
+    PROGRAMS.iter().filter(is_asked).filter(|program| {
+        let missing = program.is_missing();
+        if let Some(missing) = missing {
+            println!("{:>14}: not here: install {missing}", program.name);
+        }
+        missing.is_none()
+    })
+}
+
+/// A run of a program without a limit and without Terrace.
+fn alone(name: &str, words: &[String]) -> anyhow::Result<one::Sample> {
+    one(words, Limit::None, None, LONGEST_ALONE)?
+        .with_context(|| format!("{name} takes longer than {LONGEST_ALONE:?}"))
 }
 
 /// One repeat: alone, under Terrace, over zram.

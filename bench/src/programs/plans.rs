@@ -4,10 +4,9 @@
 //! One repeat: `terrace plan`, which observes the program alone, and then each of its settings
 //! between two runs alone.
 
-use super::list::PROGRAMS;
-use super::one::{Limit, Sample, one};
+use super::one::{Limit, one};
 use super::runs::Runs;
-use super::{Kind, LONGEST_ALONE, SLOWEST, under_terrace};
+use super::{Kind, SLOWEST, alone, asked_for, under_terrace};
 use crate::results::{self, median};
 use crate::{interrupt, machine};
 use anyhow::{Context, ensure};
@@ -36,29 +35,15 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     let directory = tempfile::tempdir()?;
     let mut runs = Runs::open(Kind::Plans, "")?;
     let mut rows = Vec::new();
-    for program in PROGRAMS.iter().filter(|program| {
-        options.only.is_empty() || options.only.iter().any(|only| only == program.name)
-    }) {
-        if let Some(missing) = program.is_missing() {
-            println!("{:>14}: not here: install {missing}", program.name);
-            continue;
-        }
+    for program in asked_for(&options.only) {
         let words = (program.command)(directory.path()).with_context(|| program.name)?;
-        let result = (0..options.repeats).try_for_each(|repeat| {
-            if runs.find(program.name, 0, repeat).is_some() {
-                return Ok(());
-            }
-            let sample = sample(program.name, &words)?;
-            runs.add(program.name, 0, repeat, sample)
-        });
-        match result {
-            Ok(()) => {}
-            Err(error) if interrupt::came() => return Err(error),
-            Err(error) => println!("{:>14}: {error:#}", program.name),
+        let make = |_| sample(program.name, &words);
+        match runs.repeat(program.name, 0, options.repeats, make).err() {
+            None => {}
+            Some(error) if interrupt::came() => return Err(error),
+            Some(error) => println!("{:>14}: {error:#}", program.name),
         }
-        let samples: Vec<&Value> =
-            (0..options.repeats).filter_map(|repeat| runs.find(program.name, 0, repeat)).collect();
-        rows.extend(settings(program.name, &samples));
+        rows.extend(settings(program.name, &runs.made(program.name, 0, options.repeats)));
     }
     runs.are_done()?;
     results::write("plans", json!({ "rows": rows }))
@@ -108,11 +93,6 @@ fn sample(name: &str, words: &[String]) -> anyhow::Result<Value> {
         before = after;
     }
     Ok(json!(all))
-}
-
-fn alone(name: &str, words: &[String]) -> anyhow::Result<Sample> {
-    one(words, Limit::None, None, LONGEST_ALONE)?
-        .with_context(|| format!("{name} takes longer than {LONGEST_ALONE:?}"))
 }
 
 /// Medians of each setting of a program; prints them.

@@ -56,8 +56,29 @@ impl Runs {
         Ok(Runs { path, file, lines })
     }
 
+    /// So many runs of a program, in order; those that are missing are made.
+    pub fn repeat(
+        &mut self,
+        program: &str,
+        share: u64,
+        repeats: usize,
+        mut make: impl FnMut(usize) -> anyhow::Result<Value>,
+    ) -> anyhow::Result<Vec<&Value>> {
+        for repeat in 0..repeats {
+            if self.find(program, share, repeat).is_none() {
+                self.add(program, share, repeat, make(repeat)?)?;
+            }
+        }
+        Ok(self.made(program, share, repeats))
+    }
+
+    /// Those of them that were made.
+    pub fn made(&self, program: &str, share: u64, repeats: usize) -> Vec<&Value> {
+        (0..repeats).filter_map(|repeat| self.find(program, share, repeat)).collect()
+    }
+
     /// A run that was made.
-    pub fn find(&self, program: &str, share: u64, repeat: usize) -> Option<&Value> {
+    fn find(&self, program: &str, share: u64, repeat: usize) -> Option<&Value> {
         let is_it = |line: &&Value| {
             line["program"] == program && line["share"] == share && line["repeat"] == repeat
         };
@@ -65,7 +86,7 @@ impl Runs {
     }
 
     /// Another run.
-    pub fn add(
+    fn add(
         &mut self,
         program: &str,
         share: u64,

@@ -5,11 +5,10 @@
 //! One repeat: a run alone that warms up; then alone, under Terrace, and in the group at each of two
 //! pressures, in random order. Memory is counted as in the other benchmark of programs.
 
-use super::list::{PROGRAMS, Program};
 use super::one::{Limit, one};
 use super::runs::Runs;
 use super::senpai::Senpai;
-use super::{Kind, LONGEST_ALONE, SLOWEST, ZRAM_BYTES, under_terrace};
+use super::{Kind, SLOWEST, ZRAM_BYTES, alone, asked_for, under_terrace};
 use crate::interrupt;
 use crate::results::{self, median};
 use crate::zram::Zram;
@@ -50,29 +49,15 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     let directory = tempfile::tempdir()?;
     let mut runs = Runs::open(Kind::Slowdown, &options.terrace_flags)?;
     let mut rows = Vec::new();
-    let is_asked = |program: &&Program| {
-        options.only.is_empty() || options.only.iter().any(|only| only == program.name)
-    };
-    for program in PROGRAMS.iter().filter(is_asked) {
-        if let Some(missing) = program.is_missing() {
-            println!("{:>14}: not here: install {missing}", program.name);
-            continue;
-        }
+    for program in asked_for(&options.only) {
         let words = (program.command)(directory.path()).with_context(|| program.name)?;
-        let result = (0..options.repeats).try_for_each(|repeat| {
-            if runs.find(program.name, 0, repeat).is_some() {
-                return Ok(());
-            }
-            let sample = sample(program.name, &words, &options.terrace_flags, repeat)?;
-            runs.add(program.name, 0, repeat, sample)
-        });
-        match result {
-            Ok(()) => {}
-            Err(error) if interrupt::came() => return Err(error),
-            Err(error) => println!("{:>14}: {error:#}", program.name),
+        let make = |repeat| sample(program.name, &words, &options.terrace_flags, repeat);
+        match runs.repeat(program.name, 0, options.repeats, make).err() {
+            None => {}
+            Some(error) if interrupt::came() => return Err(error),
+            Some(error) => println!("{:>14}: {error:#}", program.name),
         }
-        let samples: Vec<&Value> =
-            (0..options.repeats).filter_map(|repeat| runs.find(program.name, 0, repeat)).collect();
+        let samples = runs.made(program.name, 0, options.repeats);
         if !samples.is_empty() {
             rows.push(row(program.name, &samples));
         }
@@ -85,8 +70,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
 fn sample(name: &str, words: &[String], flags: &str, repeat: usize) -> anyhow::Result<Value> {
     let report = tempfile::NamedTempFile::new()?;
     let under = under_terrace(words, report.path(), flags)?;
-    let first = one(words, Limit::None, None, LONGEST_ALONE)?
-        .with_context(|| format!("{name} takes longer than {LONGEST_ALONE:?}"))?;
+    let first = alone(name, words)?;
     let longest = Duration::from_secs_f64(first.seconds) * SLOWEST;
     let mut sides = vec!["alone", "terrace"];
     sides.extend(PRESSURES.iter().map(|(name, _)| *name));

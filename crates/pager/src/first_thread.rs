@@ -83,15 +83,19 @@ impl FirstThread {
         // Reading what the machine did costs more the more CPUs it has.
         let is_contended = ready_ns.saturating_sub(self.last.ready_ns) > elapsed_ns / CONTENDED;
         let of_all_ns = if is_contended { sys::busy_ns(self.machine) } else { None };
-        let given_up = sys::times_given_up(self.status).unwrap_or(self.last.given_up);
+        // Nothing follows from it at other looks, and the file is a long one.
+        let is_judged = now.at_ns.saturating_sub(self.judged_ns) >= JUDGED_EVERY_NS;
+        let sleeps = cost.sleeps();
+        let told = if is_judged || !sleeps { sys::times_given_up(self.status) } else { None };
+        let given_up = told.unwrap_or(self.last.given_up);
         let now = Times { ran_ns, ready_ns, of_all_ns, given_up, ..now };
-        if now.at_ns.saturating_sub(self.judged_ns) >= JUDGED_EVERY_NS {
+        if is_judged {
             self.judged_ns = now.at_ns;
             cost.judge_sleep(given_up, &mut self.judged);
         }
         let then = std::mem::replace(&mut self.last, now);
         let mut held_up_ns = now.kept_from_cpu_ns(&then);
-        if !cost.sleeps() {
+        if !sleeps {
             let longest_ns = (given_up - then.given_up.min(given_up)) * cost.longest_wait_ns();
             held_up_ns += self.unseen(now.slept_ns(&then), waited_ns).min(longest_ns);
         }
