@@ -202,14 +202,15 @@ def kv():
                             [of[name]["ops_per_s"] / of["memcached"]["ops_per_s"] for name in names[1:]],
                         )
                     )
-    sides = ["memcached-zram", "redis-zram", "memcached-terrace", "terrace-kv"]
+    sides = ["memcached-zram", "redis-zram", "memcached-terrace", "terrace-kv", "terrace-kv-consolidated"]
     short = {}
     for row in read("kv-memory")["rows"]:
         short.setdefault((row["share"], row["connections"], row["depth"]), {})[row["side"]] = row["to_memcached_zram"]
     cells = [
-        [f"{share} %", f"{connections} × {depth}"] + [f"{of[side]:.2f}" for side in sides]
+        [f"{share} %", f"{connections} × {depth}"] + [f"{of[side]:.2f}" if side in of else "" for side in sides]
         for (share, connections, depth), of in short.items()
     ]
+    tables.append(hits())
     tables.insert(
         0,
         (
@@ -226,12 +227,27 @@ def kv():
         what="terrace-kv beside memcached and redis: with all of its memory, and at a share of memcached's.",
         how="The server has CPU 0, the client CPU 1, and every value is checked. The ceiling is a server that keeps nothing.",
         peer="memcached and redis, alone and over zram",
-        command="cargo run --release -p terrace-bench -- kv\nsudo cargo run --release -p terrace-bench -- kv-memory",
-        files=["kv-memory", "kv-tcp", "kv-unix"],
+        command="cargo run --release -p terrace-bench -- kv\ncargo run --release -p terrace-bench -- kv-hits\nsudo cargo run --release -p terrace-bench -- kv-memory",
+        files=["kv-memory", "kv-hits", "kv-tcp", "kv-unix"],
         tables=tables,
         plot=bars("requests a second over TCP, 50 connections, as multiples of memcached's", names[1:], groups, mark=1),
         note="../notes/2026-11-27-moving-objects-and-kv.md",
     )
+
+
+def hits():
+    """The table of hit ratios with the same accesses and bytes."""
+    figures = read("kv-hits")
+    caches = list(dict.fromkeys(row["cache"] for row in figures["rows"]))
+    rows = {}
+    for row in figures["rows"]:
+        rows.setdefault((row["limit_mib"], row["theta"], row["jump"]), {})[row["cache"]] = row["hits"]
+    cells = [
+        [f"{limit} MiB", f"{theta}", "jumps" if jump else "stays"] + [f"{of[cache] * 100:.1f} %" for cache in caches]
+        for (limit, theta, jump), of in rows.items()
+    ]
+    title = f"Part of GETs that hit, by Zipf's exponent, of {figures['keys']:,} keys"
+    return (title, ["limit", "exponent", "hot set", *caches], cells)
 
 
 def adapt():

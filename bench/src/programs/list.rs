@@ -17,13 +17,13 @@ pub struct Program {
 }
 
 /// All of them.
-pub const PROGRAMS: [Program; 14] = [
-    program("cpython-index", &["python3", "--version"], "python3", index),
+pub const PROGRAMS: [Program; 15] = [
+    program("cpython-index", &["python3", "--version"], "python3", |_| index("80000")),
     program("redis", &["redis-server", "--version"], "redis-server", |directory| {
-        server(directory, "redis", "redis-server --port 0 --save '' --unixsocket \"$socket\"")
+        server(directory, "redis", REDIS, 1_200_000)
     }),
     program("memcached", &["memcached", "-V"], "memcached", |directory| {
-        server(directory, "memcached", "memcached -u nobody -t 4 -m 1024 -s \"$socket\"")
+        server(directory, "memcached", MEMCACHED, 1_200_000)
     }),
     program("xz", &["xz", "--version"], "xz-utils", xz),
     program("g++", &["g++", "--version"], "g++", gxx),
@@ -46,7 +46,26 @@ pub const PROGRAMS: [Program; 14] = [
     program("r", &["Rscript", "--version"], "r-base-core", |_| Ok(words(["Rscript", "-e", R]))),
     program("perl-hash", &["perl", "-v"], "perl", |_| Ok(words(["perl", "-e", PERL]))),
     program("sort", &["sort", "--version"], "coreutils", sort),
+    program("go-map", &["go", "version"], "golang-go", go),
 ];
+
+/// What plans are made for: some of them that compute for half a minute, and one that soon ends.
+pub const PLANNED: [Program; 5] = [
+    program("cpython-index", &["python3", "--version"], "python3", |_| index("1000000")),
+    program("redis", &["redis-server", "--version"], "redis-server", |directory| {
+        server(directory, "redis", REDIS, 6_000_000)
+    }),
+    program("memcached", &["memcached", "-V"], "memcached", |directory| {
+        server(directory, "memcached", MEMCACHED, 6_000_000)
+    }),
+    program("perl-hash", &["perl", "-v"], "perl", |_| {
+        Ok(words(["perl", "-e", &PERL.replace("3000000", "30000000")]))
+    }),
+    program("sort", &["sort", "--version"], "coreutils", sort),
+];
+
+const REDIS: &str = "redis-server --port 0 --save '' --unixsocket \"$socket\"";
+const MEMCACHED: &str = "memcached -u nobody -t 4 -m 1024 -s \"$socket\"";
 
 const fn program(
     name: &'static str,
@@ -120,15 +139,45 @@ for (1 .. 3000000) { $sum += length $hash{'key ' . (1 + int(900000 * rand() ** 4
 print \"$sum\\n\";
 ";
 
+/// A map of strings, of which most lookups go to a small part, and some entries are replaced, so that
+/// the collector goes round.
+const GO: &str = r#"package main
+
+import "fmt"
+
+func main() {
+	const entries = 700000
+	values, sum, x := make(map[int]string), 0, uint64(1)
+	for n := 0; n < entries; n++ {
+		values[n] = fmt.Sprintf("value %d of some length: %0120d", n, n)
+	}
+	for turn := 0; turn < 4000000; turn++ {
+		x = x*6364136223846793005 + 1442695040888963407
+		u := float64(x>>11) / (1 << 53)
+		n := int(entries * u * u * u * u)
+		sum += len(values[n])
+		if turn%20 == 0 {
+			values[n] = fmt.Sprintf("another %d of some length: %0120d", n, turn)
+		}
+	}
+	fmt.Println(sum)
+}
+"#;
+
 /// A server that is filled with 400 MiB and asked by 16 connections.
-fn server(directory: &Path, protocol: &str, command: &str) -> anyhow::Result<Vec<String>> {
+fn server(
+    directory: &Path,
+    protocol: &str,
+    command: &str,
+    operations: u32,
+) -> anyhow::Result<Vec<String>> {
     let terrace = crate::machine::terrace()?;
     // A server that gives up root makes its socket after that.
     let script = format!(
         "socket=$(mktemp -u {directory}/socket.XXXXXX); umask 0; chmod 777 {directory}; {command} >/dev/null & server=$!
          until [ -S \"$socket\" ]; do sleep 0.01; done
          {terrace} load kv \"$socket\" --protocol {protocol} --items 350000 --connections 16 \
-             --operations 1200000 --warm-up 0 >/dev/null && served=yes
+             --operations {operations} --warm-up 0 >/dev/null && served=yes
          kill $server; wait $server; [ \"$served\" ] && echo served",
         directory = directory.display(),
         terrace = terrace.display(),
@@ -164,14 +213,14 @@ fn words<const N: usize>(words: [&str; N]) -> Vec<String> {
     words.map(str::to_owned).to_vec()
 }
 
-fn index(_: &Path) -> anyhow::Result<Vec<String>> {
+fn index(operations: &str) -> anyhow::Result<Vec<String>> {
     // The interpreter itself, not a script that finds one.
     let output = Command::new("python3")
         .args(["-c", "import os, sys; print(os.path.realpath(sys.executable))"])
         .output()?;
     let python = String::from_utf8(output.stdout)?;
     let index = concat!(env!("CARGO_MANIFEST_DIR"), "/../demo/document_index.py");
-    Ok(words([python.trim(), index, "--documents", "70000", "--operations", "80000"]))
+    Ok(words([python.trim(), index, "--documents", "70000", "--operations", operations]))
 }
 
 fn xz(directory: &Path) -> anyhow::Result<Vec<String>> {
@@ -208,6 +257,21 @@ fn node(_: &Path) -> anyhow::Result<Vec<String>> {
         for (let i = 0; i < 2000000; i++) { x = (x * 48271) % 2147483647; const u = x / 2147483647; \
         sum += map.get('key ' + Math.floor(700000 * u * u * u * u)).number; } console.log(sum)";
     Ok(words(["node", "-e", SCRIPT]))
+}
+
+/// A static binary, as Go's toolchain makes them without C.
+fn go(directory: &Path) -> anyhow::Result<Vec<String>> {
+    let (source, binary) = (directory.join("map.go"), directory.join("go-map"));
+    if !binary.exists() {
+        fs::write(&source, GO)?;
+        let built = Command::new("go")
+            .args(["build", "-o"])
+            .args([&binary, &source])
+            .env("CGO_ENABLED", "0")
+            .status();
+        ensure!(built.context("no go")?.success(), "go build failed");
+    }
+    Ok(words([&binary.to_string_lossy()]))
 }
 
 fn java(directory: &Path, collector: &str) -> anyhow::Result<Vec<String>> {

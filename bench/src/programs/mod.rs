@@ -111,7 +111,7 @@ fn of_all(options: &Options, kind: Kind) -> anyhow::Result<Vec<Value>> {
     let over = if options.swap { " over swap" } else { "" };
     let mut runs = Runs::open(kind, &format!("{}{over}", options.terrace_flags))?;
     let mut rows = Vec::new();
-    for program in asked_for(&options.only) {
+    for program in asked_for(&PROGRAMS, &options.only) {
         let words = (program.command)(directory.path()).with_context(|| program.name)?;
         let mut is_warm = false;
         for share in &options.shares {
@@ -135,11 +135,14 @@ fn of_all(options: &Options, kind: Kind) -> anyhow::Result<Vec<Value>> {
     Ok(rows)
 }
 
-/// The programs with these names, or all of them without names, that are here; prints what is not.
-fn asked_for(only: &[String]) -> impl Iterator<Item = &'static Program> {
+/// Those with these names, or all of them without names, that are here; prints what is not.
+fn asked_for(
+    programs: &'static [Program],
+    only: &[String],
+) -> impl Iterator<Item = &'static Program> {
     let is_asked =
         |program: &&Program| only.is_empty() || only.iter().any(|name| name == program.name);
-    PROGRAMS.iter().filter(is_asked).filter(|program| {
+    programs.iter().filter(is_asked).filter(|program| {
         let missing = program.is_missing();
         if let Some(missing) = missing {
             println!("{:>14}: not here: install {missing}", program.name);

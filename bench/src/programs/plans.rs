@@ -4,6 +4,7 @@
 //! One repeat: `terrace plan`, which observes the program alone, and then each of its settings
 //! between two runs alone.
 
+use super::list::PLANNED;
 use super::one::{Limit, one};
 use super::runs::Runs;
 use super::{Kind, SLOWEST, alone, asked_for, under_terrace};
@@ -35,7 +36,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     let directory = tempfile::tempdir()?;
     let mut runs = Runs::open(Kind::Plans, "")?;
     let mut rows = Vec::new();
-    for program in asked_for(&options.only) {
+    for program in asked_for(&PLANNED, &options.only) {
         let words = (program.command)(directory.path()).with_context(|| program.name)?;
         let make = |_| sample(program.name, &words);
         match runs.repeat(program.name, 0, options.repeats, make).err() {

@@ -5,6 +5,7 @@
 //! One repeat: a run alone that warms up; then alone, under Terrace, and in the group at each of two
 //! pressures, in random order. Memory is counted as in the other benchmark of programs.
 
+use super::list::PROGRAMS;
 use super::one::{Limit, one};
 use super::runs::Runs;
 use super::senpai::Senpai;
@@ -49,7 +50,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     let directory = tempfile::tempdir()?;
     let mut runs = Runs::open(Kind::Slowdown, &options.terrace_flags)?;
     let mut rows = Vec::new();
-    for program in asked_for(&options.only) {
+    for program in asked_for(&PROGRAMS, &options.only) {
         let words = (program.command)(directory.path()).with_context(|| program.name)?;
         let make = |repeat| sample(program.name, &words, &options.terrace_flags, repeat);
         match runs.repeat(program.name, 0, options.repeats, make).err() {

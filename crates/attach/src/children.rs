@@ -1,4 +1,5 @@
-//! Children that stay: each is attached to by itself, with its parent's limit.
+//! Children that stay: each is attached to by itself. A limit of memory is for all of them together
+//! ([`crate::family`]), one that follows the time lost for each.
 //!
 //! A forked child is served by its parent's keeper from the fork on, so everything is brought back
 //! to it first, and its userfaultfd is closed. A child that executes another program has new
@@ -41,6 +42,9 @@ impl Keeper {
         let Ok(program) = std::env::current_exe() else { return };
         let mut command = Command::new(program);
         command.arg("attach").arg(pid.to_string()).args(&self.limit.arguments);
+        if let Some(family) = &self.family {
+            command.arg("--family").arg(family.descriptor().to_string());
+        }
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         self.children.attaching.extend(command.spawn());
     }

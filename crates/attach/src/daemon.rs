@@ -1,6 +1,7 @@
 //! What the command calls: a keeper is a process of its own, which outlives the command.
 
 use crate::channel::{self, Channel};
+use crate::family::Family;
 use crate::figures::Figures;
 use crate::limit::Limit;
 use crate::outside::{self, Outside, Whom};
@@ -19,7 +20,13 @@ use std::time::Duration;
 /// Why that cannot be; nothing is changed then.
 pub fn attach(pid: i32, limit: Limit) -> Result<String> {
     refusals::check(pid)?;
-    in_the_background(move |said| keep(pid, limit, said))
+    let family = match (limit.family, limit.dram_bytes) {
+        (Some(descriptor), _) => Some(Family::inherited(descriptor)?),
+        (None, Some(_)) => Some(Family::new()?),
+        (None, None) => None,
+    };
+    let kept = family.as_ref().map(Family::descriptor);
+    in_the_background(kept, move |said| keep(pid, limit, family, said))
         .with_context(|| format!("cannot attach to {pid}"))
 }
 
@@ -50,7 +57,7 @@ pub fn attach_group(path: &Path, limit: Limit) -> Result<String> {
 
 fn page_out(whom: Whom, limit: Limit) -> Result<String> {
     outside::check(&whom, limit.route())?;
-    in_the_background(move |said| {
+    in_the_background(None, move |said| {
         let own = std::process::id() as i32;
         let (number, text) = match &whom {
             Whom::Process(pid) => (*pid, format!("{pid} ({})", process::name(*pid))),
@@ -80,8 +87,8 @@ impl Said {
     }
 }
 
-/// Does something in a process of its own. What that says, once it has.
-fn in_the_background(act: impl FnOnce(Said)) -> Result<String> {
+/// Does something in a process of its own, which keeps a descriptor. What that says, once it has.
+fn in_the_background(kept: Option<i32>, act: impl FnOnce(Said)) -> Result<String> {
     let mut ends = [0; 2];
     // SAFETY: the array has room for both ends.
     if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
@@ -94,7 +101,7 @@ fn in_the_background(act: impl FnOnce(Said)) -> Result<String> {
         -1 => bail!("cannot make a process: {}", std::io::Error::last_os_error()),
         0 => {
             drop(reader);
-            leave_the_terminal(writer.as_raw_fd());
+            leave_the_terminal(kept.into_iter().chain([writer.as_raw_fd()]));
             // A fault of ours ends the process as it stands: unwinding would close what the guard
             // has in common with the keeper.
             // SAFETY: ends the process.
@@ -114,8 +121,9 @@ fn in_the_background(act: impl FnOnce(Said)) -> Result<String> {
     }
 }
 
-fn keep(pid: i32, limit: Limit, said: Said) {
-    let begun = Channel::open(pid).and_then(|channel| Keeper::attach(pid, limit, channel));
+fn keep(pid: i32, limit: Limit, family: Option<Family>, said: Said) {
+    let channel = Channel::open(pid);
+    let begun = channel.and_then(|channel| Keeper::attach(pid, limit, family, channel));
     let (keeper, attached) = match begun {
         Ok(begun) => begun,
         Err(error) => return said.error(&error),
@@ -132,8 +140,10 @@ fn keep(pid: i32, limit: Limit, said: Said) {
 }
 
 /// A process of its own: no terminal, no directory, no signals of a terminal, many descriptors, and
-/// of those that the command had none but one: a pipe would not end, and a lock would stay.
-fn leave_the_terminal(kept: i32) {
+/// of those that the command had none but these: a pipe would not end, and a lock would stay.
+fn leave_the_terminal(kept: impl Iterator<Item = i32>) {
+    let mut kept: Vec<u32> = kept.map(|descriptor| descriptor as u32).collect();
+    kept.sort_unstable();
     // SAFETY: no memory is involved but structures that live until the calls are over; nothing that
     // goes on in this process has one of the descriptors that are closed.
     unsafe {
@@ -147,12 +157,14 @@ fn leave_the_terminal(kept: i32) {
         }
         libc::signal(libc::SIGPIPE, libc::SIG_IGN);
         libc::chdir(c"/".as_ptr());
-        let kept = kept as u32;
-        for (first, last) in [(3, kept - 1), (kept + 1, u32::MAX)] {
-            if first <= last {
-                libc::syscall(libc::SYS_close_range, first, last, 0);
+        let mut first = 3;
+        for kept in kept {
+            if first < kept {
+                libc::syscall(libc::SYS_close_range, first, kept - 1, 0);
             }
+            first = kept + 1;
         }
+        libc::syscall(libc::SYS_close_range, first, u32::MAX, 0);
     }
     if let Ok(nothing) = File::options().read(true).write(true).open("/dev/null") {
         for fd in 0..3 {

@@ -1,6 +1,7 @@
 //! The keeper: the process outside that serves, evicts, and in the end brings everything back.
 
 use crate::channel::{Channel, Request};
+use crate::family::Family;
 use crate::figures::Figures;
 use crate::guard::Rescuer;
 use crate::inject::{Injection, Traced};
@@ -37,7 +38,12 @@ pub struct Attached {
 
 impl Keeper {
     /// Attaches to a process that was checked.
-    pub fn attach(target: i32, limit: Limit, channel: Channel) -> Result<(Self, Attached)> {
+    pub fn attach(
+        target: i32,
+        limit: Limit,
+        family: Option<Family>,
+        channel: Channel,
+    ) -> Result<(Self, Attached)> {
         let pidfd = sys::pidfd_open(target).context("the process has ended")?;
         let open = |file: &str| {
             File::open(format!("/proc/{}/{file}", process::with_memory(target)))
@@ -77,6 +83,7 @@ impl Keeper {
                 ..Figures::default()
             },
             limit,
+            family,
             children: Children::default(),
             crowd: Vec::new(),
             limited_ms: 0,
@@ -140,10 +147,11 @@ impl Keeper {
         self.restore_crowd();
     }
 
-    /// Asks for the limit where it follows what is lost.
+    /// Asks for the limit where it follows what is lost, or is that of several processes.
     fn follow(&mut self) {
         let now_ms = sys::now_ns() / 1_000_000;
-        if self.limit.follow.is_none() || now_ms - self.limited_ms < LOOK_MS {
+        let is_fixed = self.limit.follow.is_none() && self.family.is_none();
+        if is_fixed || now_ms - self.limited_ms < LOOK_MS {
             return;
         }
         self.limited_ms = now_ms;
@@ -156,7 +164,10 @@ impl Keeper {
             physical,
             waited_s: figures.waited_us as f64 / 1e6,
         };
-        self.figures.budget_bytes = self.limit.now(look);
+        let limit = self.limit.now(look);
+        let share = self.family.as_mut().zip(self.limit.dram_bytes);
+        let share = share.map(|(family, all)| family.share(all, look.data));
+        self.figures.budget_bytes = limit.min(share.unwrap_or(u64::MAX));
     }
 
     /// Writes the figures where they were asked for.

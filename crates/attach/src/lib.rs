@@ -58,6 +58,8 @@ mod daemon;
 #[cfg(target_arch = "x86_64")]
 mod evict;
 #[cfg(target_arch = "x86_64")]
+mod family;
+#[cfg(target_arch = "x86_64")]
 mod guard;
 #[cfg(target_arch = "x86_64")]
 mod inject;

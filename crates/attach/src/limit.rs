@@ -25,8 +25,10 @@ pub struct Limit {
     pub text: String,
     /// The arguments of `terrace attach` for it.
     pub arguments: Vec<String>,
-    /// At most so much, bytes.
+    /// At most so much, bytes, with all children that are attached to.
     pub dram_bytes: Option<u64>,
+    /// The inherited descriptor of a family whose limit that is: this is a child of one of them.
+    pub family: Option<i32>,
     /// A limit that changes, beside that.
     pub follow: Option<Follow>,
     /// What compresses pages.

@@ -1,6 +1,7 @@
 //! What a keeper knows of its target, and what it shares with its guard.
 
 use crate::channel::Channel;
+use crate::family::Family;
 use crate::figures::Figures;
 use crate::inject::Injection;
 use crate::limit::Limit;
@@ -101,6 +102,8 @@ pub struct Keeper {
     pub in_swap: InSwap,
     pub figures: Figures,
     pub limit: Limit,
+    /// Who has the same limit of memory.
+    pub family: Option<Family>,
     pub children: Children,
     /// Forked children that are too many at once: they get everything back.
     pub crowd: Vec<usize>,

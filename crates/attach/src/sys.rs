@@ -193,6 +193,21 @@ pub fn memory_file(name: &std::ffi::CStr, bytes: u64) -> io::Result<OwnedFd> {
     if sized != 0 { Err(io::Error::last_os_error()) } else { Ok(file) }
 }
 
+/// Another descriptor of the same file, which programs inherit that this process executes.
+pub fn inherited(fd: i32) -> io::Result<OwnedFd> {
+    // SAFETY: no memory is involved.
+    descriptor(i64::from(unsafe { libc::fcntl(fd, libc::F_DUPFD, 3) }))
+}
+
+/// The length of a file, bytes.
+pub fn length(fd: i32) -> io::Result<u64> {
+    // SAFETY: a structure of numbers, of which all zero is a valid value.
+    let mut about: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: the structure lives until the call is over.
+    let told = unsafe { libc::fstat(fd, &mut about) };
+    if told != 0 { Err(io::Error::last_os_error()) } else { Ok(about.st_size as u64) }
+}
+
 /// Maps a file in memory, shared with processes that fork from this one.
 pub fn map_shared(fd: i32, bytes: u64) -> io::Result<*mut u8> {
     // SAFETY: a new mapping where nothing is.

@@ -205,7 +205,8 @@ pub struct AttachArguments {
     /// Processes
     #[arg(value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
     pub pids: Vec<i32>,
-    /// DRAM that each may take, compressed pages included: 200M, 4G, or 60% of its most data
+    /// DRAM that each may take together with the children that it makes from now on, compressed
+    /// pages included: 200M, 4G, or 60% of its most data
     #[arg(long, value_name = "SIZE|PCT", allow_hyphen_values = true)]
     pub dram: Option<Dram>,
     /// Take what costs no more of the program's time than this, such as 2%: the default is 2%
@@ -225,6 +226,9 @@ pub struct AttachArguments {
     /// With --outside: all processes of this control group, a directory; --dram is for all of them
     #[arg(long, value_name = "PATH", requires = "outside")]
     pub cgroup: Option<PathBuf>,
+    /// The descriptor of what the processes of a family know of each other
+    #[arg(long, hide = true)]
+    pub family: Option<i32>,
 }
 
 /// `terrace detach`.

@@ -34,6 +34,7 @@ pub fn attach(arguments: &AttachArguments) -> Result<u8> {
             text,
             arguments: arguments_of_children,
             dram_bytes,
+            family: arguments.family,
             follow,
             codec,
             node,

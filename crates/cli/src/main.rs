@@ -60,7 +60,6 @@ mod run_settings;
 mod sampling;
 mod service;
 mod set;
-mod shares;
 mod sim;
 mod sites;
 mod solver;

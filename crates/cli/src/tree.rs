@@ -10,7 +10,6 @@ use crate::figures::{self, Image, PageFile};
 use crate::growth::{self, Growth};
 use crate::process::{self, cpu_time};
 use crate::room;
-use crate::shares::{Need, shares};
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
@@ -18,6 +17,7 @@ use terrace_pager::backoff::Backoff;
 use terrace_pager::budget_status::BudgetStatus;
 use terrace_pager::settings::{Dram, MIN_BUDGET_BYTES, NO_BUDGET};
 use terrace_pager::stats::State;
+use terrace_policy::shares::{Need, shares};
 use terrace_policy::slowdown::{Look, Slowdown, Target};
 
 /// Time between looks, and the greatest share of it that a look may take of a CPU. (On a busy

@@ -48,6 +48,7 @@ pub mod placement;
 pub mod published;
 pub mod regions;
 pub mod settings;
+pub mod shares;
 pub mod sizes;
 pub mod sketch;
 pub mod slowdown;

@@ -6,6 +6,7 @@ use crate::compress::{Compressed, PACKED};
 use crate::prices::Prices;
 use crate::tco;
 use serde::Serialize;
+use terrace_pager::settings::Window;
 use terrace_policy::tiering::cost::CONFIG;
 use terrace_policy::tiering::forecast::{Class, Data, Outlook, classes};
 use terrace_policy::tiering::{Codec, Kind, Preset, Tier};
@@ -20,6 +21,8 @@ const KNOBS: [f64; 11] = [1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.0]
 const USUAL: [&str; 2] = ["lz4", "zstd:1"];
 /// Another tier is worth while if it saves this much more of the cost of all in DRAM.
 const WORTH: f64 = 0.005;
+/// Runs of fewer windows than this are told that they are short.
+const SHORT: f64 = 4.0;
 /// From which ages on memory is called warm, and cold, seconds.
 pub const WARM_S: f64 = 10.0;
 pub const COLD_S: f64 = 60.0;
@@ -32,6 +35,8 @@ pub struct Plan {
     pub pid: Option<u32>,
     pub data_bytes: u64,
     pub observed_s: f64,
+    /// Time after which pages begin to leave, seconds.
+    pub window_s: f64,
     /// Parts of the data that nothing touched for so long.
     pub idle: Vec<IdlePart>,
     /// Parts of the data; `null` where that is not known.
@@ -73,7 +78,7 @@ pub struct Point {
     pub alpha: Option<f64>,
     /// All of the data in DRAM is 1.
     pub cost: f64,
-    /// The expected part of the program's time.
+    /// The part of the program's time that it is expected to lose, from 0 to 1.
     pub slowdown: f64,
     /// More may be lost than that.
     pub at_least: bool,
@@ -109,6 +114,11 @@ pub struct Set {
     pub slowdown: f64,
 }
 
+/// Time after which a run with a knob and no `--window` plans, seconds.
+fn window_s() -> f64 {
+    Window::default().0 as f64 / 1e3
+}
+
 /// What is told of a program, by these arguments and prices.
 pub fn plan(seen: &Seen, arguments: &PlanArguments, prices: &Prices) -> Plan {
     let mut plan = Plan {
@@ -118,6 +128,7 @@ pub fn plan(seen: &Seen, arguments: &PlanArguments, prices: &Prices) -> Plan {
         cold: None,
         data_bytes: seen.data_bytes,
         observed_s: seen.observed_s,
+        window_s: window_s(),
         idle: seen
             .idle
             .iter()
@@ -210,13 +221,20 @@ impl<'a> Chooser<'a> {
             classes: &self.classes,
             stored: &self.stored,
             work_price: CONFIG.work_price,
+            window_s: window_s(),
         }
     }
 
-    fn point(&self, alpha: Option<f64>, outlook: &Outlook) -> Point {
+    /// With a knob, on average over a run of which the length is known, or for ever.
+    fn at_knob(&self, used: &[usize], alpha: f64) -> Point {
+        let outlook = self.data().at_knob(&self.tiers, used, alpha);
+        let outlook = match self.seen.run_s {
+            Some(run_s) => outlook.of_run(run_s, window_s()),
+            None => outlook,
+        };
         let data = self.seen.data_bytes;
         Point {
-            alpha,
+            alpha: Some(alpha),
             cost: outlook.cost,
             slowdown: outlook.slowdown,
             at_least: outlook.is_lower_bound,
@@ -232,9 +250,8 @@ impl<'a> Chooser<'a> {
     }
 
     fn curve(&self, used: &[usize]) -> Curve {
-        let point =
-            |alpha: &f64| self.point(Some(*alpha), &self.data().at_knob(&self.tiers, used, *alpha));
-        Curve { tiers: self.list(used), points: KNOBS.iter().map(point).collect() }
+        let points = KNOBS.iter().map(|alpha| self.at_knob(used, *alpha)).collect();
+        Curve { tiers: self.list(used), points }
     }
 
     /// The tiers of a run where nothing is said, as far as they were measured; else all.
@@ -281,10 +298,9 @@ impl<'a> Chooser<'a> {
         let list = self.list(&used);
         for preset in [Preset::Conservative, Preset::Moderate, Preset::Aggressive] {
             let alpha = preset.alpha();
-            let outlook = self.data().at_knob(&self.tiers, &used, alpha);
             plan.settings.push(SettingOf {
                 name: preset.name(),
-                point: self.point(Some(alpha), &outlook),
+                point: self.at_knob(&used, alpha),
                 command: command(&plan.command, alpha, &list),
             });
         }
@@ -296,6 +312,12 @@ impl<'a> Chooser<'a> {
                 "whether idle pages compress as the others do was not seen: it is taken to be so"
                     .into(),
             );
+        }
+        if let Some(run_s) = self.seen.run_s.filter(|run_s| *run_s < window_s() * SHORT) {
+            plan.untold.push(format!(
+                "pages leave when {:.0} s have passed, and it ran for {run_s:.0} s: of a longer run more is saved, and more lost",
+                window_s()
+            ));
         }
         plan.attach = self.attach(plan);
     }
@@ -399,6 +421,7 @@ pub mod samples {
             command: ["app", "-c", "print('a b')"].map(String::from).to_vec(),
             data_bytes: 1 << 30,
             observed_s: 400.0,
+            run_s: Some(400.0),
             idle: vec![idle(2.0, 0.55), idle(10.0, 0.45), idle(60.0, 0.35), idle(300.0, 0.3)],
             compressed: vec![
                 compressed("lz4", [0.2, 0.4, 0.7, 0.95], 2_000),
@@ -447,7 +470,8 @@ mod tests {
         // At 0.9 nine tenths of what can be saved are not: all that is out has been idle for long.
         assert!((0.9..1.0).contains(&first.cost) && !first.at_least, "{first:?}");
         assert_eq!((plan.hot, plan.cold), (Some(0.55), Some(0.35)));
-        assert!(plan.settings[2].point.at_least, "what was touched just now would be out");
+        // What was touched just now comes back once a window at most.
+        assert!(!plan.settings[2].point.at_least && plan.settings[2].point.slowdown < 1.0);
     }
 
     #[test]
@@ -497,6 +521,19 @@ mod tests {
         let plan = super::plan(&seen(), &arguments(&[]), &prices);
         let point = &plan.settings[1].point;
         assert!(point.usd.is_some_and(|usd| (usd - 4.0 * point.cost).abs() < 1e-9));
+    }
+
+    #[test]
+    fn a_run_that_ends_soon_saves_little() {
+        let short = Seen { run_s: Some(4.0), ..seen() };
+        let plan = super::plan(&short, &arguments(&[]), &Prices::default());
+        assert!(plan.settings.iter().all(|of| of.point.cost == 1.0 && of.point.slowdown == 0.0));
+        assert!(plan.untold.iter().any(|line| line.contains("ran for 4 s")), "{:?}", plan.untold);
+        let forever = Seen { run_s: None, ..seen() };
+        let forever = super::plan(&forever, &arguments(&[]), &Prices::default());
+        assert!(forever.settings[2].point.cost < planned(&[]).settings[2].point.cost);
+        assert!(!forever.untold.iter().any(|line| line.contains("ran for")));
+        assert!(forever.curves.iter().all(|of| of.points.iter().all(|of| of.slowdown < 1.0)));
     }
 
     #[test]

@@ -36,6 +36,8 @@ pub struct Seen {
     pub data_bytes: u64,
     /// For how long it was looked at.
     pub observed_s: f64,
+    /// For how long it runs, seconds; `None` where no end of it is known.
+    pub run_s: Option<f64>,
     /// What was idle for how long; empty where nobody looked.
     pub idle: Vec<forecast::Idle>,
     /// How pages compress; empty where no page was read.
@@ -89,6 +91,7 @@ pub fn of_report(text: &str) -> Result<Seen> {
         command: report.command,
         data_bytes: report.peak_logical_bytes.unwrap_or(0),
         observed_s: report.elapsed_s,
+        run_s: Some(report.elapsed_s),
         ..Seen::default()
     };
     let moved = matches!(report.state.as_deref(), Some("active" | "frozen"));

@@ -38,7 +38,7 @@ pub fn text(plan: &Plan) -> String {
     if !plan.curves.is_empty() {
         let _ = writeln!(
             text,
-            "estimates: slower = expected faults x {:.0} us (as other programs lost) and decompression, under the same load; cost: prices of {}",
+            "estimates: time lost = expected faults x {:.0} us (as other programs lost) and decompression, under the same load; cost: prices of {}",
             plan.fault_us, plan.prices_of
         );
     }
@@ -84,7 +84,7 @@ fn compressibility(text: &mut String, plan: &Plan) {
     }
 }
 
-fn slower(point: &Point) -> String {
+fn lost(point: &Point) -> String {
     format!("{}{}", if point.at_least { ">" } else { "" }, share(point.slowdown))
 }
 
@@ -94,12 +94,12 @@ fn usd(point: &Point) -> String {
 
 fn place(point: &Point, plan: &Plan) -> String {
     format!(
-        "{} of {} in DRAM, {} of the cost of all in DRAM{}, {} slower",
+        "{} of {} in DRAM, {} of the cost of all in DRAM{}, {} of the time lost",
         bytes(point.dram_bytes),
         bytes(plan.data_bytes),
         share(point.cost),
         usd(point),
-        slower(point)
+        lost(point)
     )
 }
 
@@ -107,7 +107,7 @@ fn place(point: &Point, plan: &Plan) -> String {
 fn curves(text: &mut String, plan: &Plan) {
     let Some(first) = plan.curves.first() else { return };
     let width = |tiers: &str| tiers.chars().count().max(14);
-    let _ = write!(text, "cost and slowdown, by the knob (1 is all speed, 0 all saving)\n  knob");
+    let _ = write!(text, "cost and time lost, by the knob (1 is all speed, 0 all saving)\n  knob");
     for curve in &plan.curves {
         let _ = write!(text, "  {:<w$}", curve.tiers, w = width(&curve.tiers));
     }
@@ -121,7 +121,7 @@ fn curves(text: &mut String, plan: &Plan) {
         let _ = write!(text, "  {:>4.1}", point.alpha.unwrap_or_default());
         for curve in &plan.curves {
             let point = &curve.points[index];
-            let cell = format!("{:>5} {:>8}", share(point.cost), slower(point));
+            let cell = format!("{:>5} {:>8}", share(point.cost), lost(point));
             let _ = write!(text, "  {cell:<w$}", w = width(&curve.tiers));
         }
         let bar = "#".repeat((point.cost * BAR).round() as usize);
@@ -155,12 +155,12 @@ fn settings(text: &mut String, plan: &Plan) {
         let point = &setting.point;
         let _ = writeln!(
             text,
-            "{}: {} of DRAM, {} of the cost{}, {} slower",
+            "{}: {} of DRAM, {} of the cost{}, {} of the time lost",
             setting.name,
             bytes(point.dram_bytes),
             share(point.cost),
             usd(point),
-            slower(point)
+            lost(point)
         );
         if let Some(command) = &setting.command {
             let _ = writeln!(text, "  {command}");
@@ -195,7 +195,7 @@ pub fn picture(plan: &Plan) -> Plot {
     Plot {
         name: "plan".into(),
         title: "Savings against slowdown: estimates".into(),
-        axes: ["slower, %", "saved, % of the cost of all in DRAM"],
+        axes: ["time lost, %", "saved, % of the cost of all in DRAM"],
         drawing: Drawing::Lines(lines),
     }
 }
@@ -213,13 +213,13 @@ mod tests {
             "  hot     55%   563.2M  touched within 10 s",
             "  cold    35%   358.4M  idle for 60 s or more",
             "by quarters of the pages 20% 40% 70% 95%; 6.0us there, 2.0us back",
-            "you are here: 1.0G of 1.0G in DRAM, 100% of the cost of all in DRAM, 0.0% slower",
+            "you are here: 1.0G of 1.0G in DRAM, 100% of the cost of all in DRAM, 0.0% of the time lost",
             "<- you are here",
             "best sets of tiers where at most 2.0% is lost",
             "conservative: ",
             "  terrace run --knob 0.9 --tiers dram,",
             "--price usd=4.5",
-            "estimates: slower = expected faults x 45 us",
+            "estimates: time lost = expected faults x 45 us",
         ] {
             assert!(told.contains(part), "{part:?} is not in {told}");
         }

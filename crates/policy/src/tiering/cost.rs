@@ -111,17 +111,40 @@ struct Known {
 
 /// A choice for a region.
 #[derive(Clone, Copy, Debug)]
-struct Column {
-    tier: usize,
-    /// All its pages are sent out, those in use too.
-    whole: bool,
+pub(super) struct Column {
+    pub tier: usize,
+    /// All its pages are sent out at each window's end, those in use too.
+    pub whole: bool,
+    /// Pages leave by their age, whenever that is: no choice of this model.
+    pub by_age: bool,
+}
+
+/// What pages of a region, or of any set, do in a compressed tier in one window.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stay {
+    /// Pages that come back.
+    pub faults: f64,
+    /// Pages in DRAM, on average.
+    pub in_dram: f64,
+}
+
+impl Stay {
+    /// Of so many pages, where so many are touched in a window, and `fresh` of those were not in
+    /// the window before. With `whole` all are sent out at its beginning, else idle ones only.
+    pub fn of(whole: bool, pages: f64, touched: f64, fresh: f64) -> Stay {
+        match whole {
+            true => Stay { faults: touched, in_dram: pages * leak(touched / pages) },
+            // Those that come back stay for half of the window on average.
+            false => Stay { faults: fresh, in_dram: (touched + fresh / 2.0).min(pages) },
+        }
+    }
 }
 
 /// The choices that there are over these tiers, two for each compressed one.
-fn columns(tiers: &[Tier]) -> Vec<Column> {
+pub(super) fn columns(tiers: &[Tier]) -> Vec<Column> {
     let of = |(tier, its): (usize, &Tier)| {
         let ways: &[bool] = if its.is_bytes() { &[false] } else { &[false, true] };
-        ways.iter().map(move |whole| Column { tier, whole: *whole })
+        ways.iter().map(move |whole| Column { tier, whole: *whole, by_age: false })
     };
     tiers.iter().enumerate().flat_map(of).take(CHOICES_MAX).collect()
 }
@@ -228,14 +251,10 @@ impl TerraceCost {
         };
         let touched = known.touched.next(self.lasts[1]).min(pages);
         let fresh = known.fresh.next(self.lasts[2]).min(touched);
-        let (faults, in_dram) = match column.whole {
-            true => (touched, pages * leak(touched / pages)),
-            // Those that come back stay for half of the window on average.
-            false => (fresh, (touched + fresh / 2.0).min(pages)),
-        };
+        let stay = Stay::of(column.whole, pages, touched, fresh);
         // What came back goes out again.
-        let time = faults * (fault_ns + store_ns * self.config.work_price);
-        (time, in_dram + (1.0 - in_dram / pages) * all)
+        let time = stay.faults * (fault_ns + store_ns * self.config.work_price);
+        (time, stay.in_dram + (1.0 - stay.in_dram / pages) * all)
     }
 
     fn tables(&self, window: &Window<'_>, dwell: bool) -> Tables {

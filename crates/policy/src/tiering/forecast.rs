@@ -10,7 +10,13 @@
 //! Between the times that were measured I(t) is taken to fall evenly over log t. What was touched
 //! within the shortest of them came back at least that often, which is a lower bound
 //! ([`Outlook::is_lower_bound`]).
+//!
+//! A model plans once a window, so a page leaves once a window at most, and comes back no more often
+//! than that: with a knob ([`Data::at_knob`]) the choices of a class are those that
+//! [`super::cost`] has for a region. Nothing has left before the first window has ended
+//! ([`Outlook::of_run`]).
 
+use super::cost::{Column, Stay, columns};
 use super::knapsack::{CHOICES_MAX, Problem, solve};
 use super::{Kind, Tier};
 
@@ -42,6 +48,8 @@ const STEPS: usize = 8;
 /// Larger classes are cut into pieces of about this part of all data, so that some of them can be
 /// out.
 const PIECE: f64 = 0.02;
+/// Where this part of a class or more is touched in each window, no more than that is left to come.
+const NEAR: f64 = 0.8;
 /// Seconds that it takes, in each second, to have all data out: so little that it only decides
 /// where pages would never come back. They stay in DRAM unless the knob asks for their saving.
 const TIE: f64 = 1e-7;
@@ -150,6 +158,8 @@ pub struct Data<'a> {
     pub stored: &'a [Vec<f64>],
     /// What a second of work by our threads takes from the program, seconds.
     pub work_price: f64,
+    /// Time after which a model with a knob plans again, seconds.
+    pub window_s: f64,
 }
 
 /// What is to be expected of some tiers.
@@ -157,7 +167,7 @@ pub struct Data<'a> {
 pub struct Outlook {
     /// What all data cost; all of it in DRAM is 1.
     pub cost: f64,
-    /// Seconds lost in each second of the program.
+    /// The part of its time that the program loses, from 0 to 1.
     pub slowdown: f64,
     /// More may be lost: some of what is out was touched sooner than could be seen.
     pub is_lower_bound: bool,
@@ -169,82 +179,153 @@ pub struct Outlook {
     pub parts: Vec<f64>,
 }
 
+impl Outlook {
+    /// On average over a run that takes `run_s` seconds alone and has all data in DRAM for the first
+    /// `before_s` of them.
+    #[must_use]
+    pub fn of_run(mut self, run_s: f64, before_s: f64) -> Outlook {
+        let in_force = if run_s > before_s { 1.0 - before_s / run_s } else { 0.0 };
+        self.cost = 1.0 - in_force * (1.0 - self.cost);
+        self.dram = 1.0 - in_force * (1.0 - self.dram);
+        self.slowdown = part_of_time(in_force * of_each_second(self.slowdown));
+        self.faults *= in_force;
+        self.is_lower_bound &= in_force > 0.0;
+        for (tier, part) in self.parts.iter_mut().enumerate() {
+            let before = if tier == 0 { 1.0 } else { 0.0 };
+            *part = before + in_force * (*part - before);
+        }
+        self
+    }
+}
+
+/// Of time lost for each second that a program takes alone: the part of its whole time.
+fn part_of_time(lost: f64) -> f64 {
+    lost / (1.0 + lost)
+}
+
+/// The inverse of [`part_of_time`].
+fn of_each_second(part: f64) -> f64 {
+    part / (1.0 - part).max(f64::MIN_POSITIVE)
+}
+
 /// Tables for the solver.
 struct Tables {
+    columns: Vec<Column>,
     time: Vec<f32>,
     cost: Vec<f32>,
     /// The class of each row, and which part of its data.
     rows: Vec<(usize, usize)>,
 }
 
+impl Tables {
+    fn at(&self, row: usize, column: usize) -> usize {
+        row * self.columns.len() + column
+    }
+}
+
 impl Data<'_> {
-    fn tables(&self, tiers: &[Tier], used: &[usize]) -> Tables {
+    /// What a class does with a choice.
+    fn stay(&self, tiers: &[Tier], class: &Class, column: Column) -> Stay {
+        match tiers[column.tier].kind {
+            Kind::Bytes { .. } => Stay { faults: 0.0, in_dram: class.part },
+            Kind::Compressed { .. } if column.by_age => Stay { faults: class.rate, in_dram: 0.0 },
+            Kind::Compressed { .. } => {
+                let touched = self.touched(class);
+                // A page that is touched at random times was so in the window before as well, as
+                // often as in any other.
+                let fresh = touched * (1.0 - touched);
+                let stay = Stay::of(column.whole, 1.0, touched, fresh);
+                let faults = stay.faults * class.part / self.window_s;
+                Stay { faults, in_dram: stay.in_dram * class.part }
+            }
+        }
+    }
+
+    /// The part of a class that is touched in a window.
+    fn touched(&self, class: &Class) -> f64 {
+        1.0 - (-class.rate / class.part * self.window_s).exp()
+    }
+
+    fn tables(&self, tiers: &[Tier], columns: Vec<Column>) -> Tables {
         let parts = self.stored.len().max(1) as f64;
         let rows: Vec<(usize, usize)> = (0..self.classes.len())
             .flat_map(|class| (0..self.stored.len()).map(move |part| (class, part)))
             .collect();
-        let mut tables = Tables { time: Vec::new(), cost: Vec::new(), rows };
-        for (class, part) in &tables.rows {
+        let (mut time, mut cost) = (Vec::new(), Vec::new());
+        for (class, part) in &rows {
             let class = &self.classes[*class];
-            for tier in used {
-                let of = &tiers[*tier];
+            for column in &columns {
+                let (of, stay) = (&tiers[column.tier], self.stay(tiers, class, *column));
                 let page_ns = match of.kind {
                     Kind::Bytes { .. } => 0.0,
                     Kind::Compressed { store_ns, fault_ns, .. } => {
                         fault_ns + store_ns * self.work_price
                     }
                 };
-                tables.time.push((class.rate * self.pages / parts * page_ns * 1e-9) as f32);
-                let cost = class.part / parts * self.stored[*part][*tier] * of.price;
-                tables.cost.push(cost as f32);
+                time.push((stay.faults * self.pages / parts * page_ns * 1e-9) as f32);
+                let out = (class.part - stay.in_dram) * self.stored[*part][column.tier] * of.price;
+                cost.push(((stay.in_dram + out) / parts) as f32);
             }
         }
-        tables
+        Tables { columns, time, cost, rows }
     }
 
-    fn outlook(&self, tiers: &[Tier], used: &[usize], tables: &Tables, choice: &[u8]) -> Outlook {
+    fn outlook(&self, tiers: &[Tier], tables: &Tables, choice: &[u8]) -> Outlook {
         let parts = self.stored.len().max(1) as f64;
         let mut out = Outlook { parts: vec![0.0; tiers.len()], ..Outlook::default() };
+        let mut lost = 0.0;
         for (row, (choice, (class, part))) in choice.iter().zip(&tables.rows).enumerate() {
-            let at = row * used.len() + usize::from(*choice);
-            let (tier, class) = (used[usize::from(*choice)], &self.classes[*class]);
+            let at = tables.at(row, usize::from(*choice));
+            let (column, class) = (tables.columns[usize::from(*choice)], &self.classes[*class]);
+            let (tier, stay) = (column.tier, self.stay(tiers, class, column));
             out.cost += f64::from(tables.cost[at]);
-            out.slowdown += f64::from(tables.time[at]);
-            out.parts[tier] += class.part / parts;
-            if tiers[tier].medium == 0 {
-                out.dram += class.part / parts * self.stored[*part][tier];
-            }
+            lost += f64::from(tables.time[at]);
+            out.parts[0] += stay.in_dram / parts;
+            out.dram += stay.in_dram / parts;
             if !tiers[tier].is_bytes() {
-                out.faults += class.rate * self.pages / parts;
-                out.is_lower_bound |= class.is_lower_bound;
+                let away = (class.part - stay.in_dram) / parts;
+                out.parts[tier] += away;
+                if tiers[tier].medium == 0 {
+                    out.dram += away * self.stored[*part][tier];
+                }
+                out.faults += stay.faults * self.pages / parts;
+                // A page comes back once a window at most: then the bound is near.
+                let is_near = !column.by_age && self.touched(class) >= NEAR;
+                out.is_lower_bound |= class.is_lower_bound && !is_near;
             }
         }
+        out.slowdown = part_of_time(lost);
         out
     }
 
     /// With the tiers of these numbers (0, which is DRAM, first) and a knob: the least time lost
     /// within the knob's cost.
     pub fn at_knob(&self, tiers: &[Tier], used: &[usize], alpha: f64) -> Outlook {
-        let mut tables = self.tables(tiers, used);
-        let (most, least) =
-            tables.cost.chunks(used.len()).fold((0.0, 0.0), |(most, least), row| {
-                let cheapest = row.iter().copied().fold(f32::INFINITY, f32::min);
-                (most + f64::from(row[0]), least + f64::from(cheapest))
-            });
-        let bound = least + alpha.clamp(0.0, 1.0) * (most - least);
+        let of = |column: Column| Column { tier: used[column.tier], ..column };
+        let in_use: Vec<Tier> = used.iter().map(|tier| tiers[*tier].clone()).collect();
+        let mut tables = self.tables(tiers, columns(&in_use).into_iter().map(of).collect());
+        let count = tables.columns.len();
+        let mut bound = 0.0;
+        for row in tables.cost.chunks(count) {
+            let least = row.iter().copied().fold(f32::INFINITY, f32::min);
+            let most = row.iter().copied().fold(0.0, f32::max);
+            let (least, most) = (f64::from(least), f64::from(most));
+            bound += least + alpha.clamp(0.0, 1.0) * (most - least);
+        }
         let parts = self.stored.len().max(1) as f64;
-        for (row, (class, _)) in tables.time.chunks_mut(used.len()).zip(&tables.rows) {
+        for (row, (class, _)) in tables.time.chunks_mut(count).zip(&tables.rows) {
             let tie = (TIE * self.classes[*class].part / parts) as f32;
             row.iter_mut().skip(1).for_each(|time| *time += tie);
         }
-        let choice = choose(used.len(), &tables.time, &tables.cost, bound);
-        self.outlook(tiers, used, &tables, &choice)
+        let choice = choose(count, &tables.time, &tables.cost, bound);
+        self.outlook(tiers, &tables, &choice)
     }
 
-    /// The least cost where no more time is lost than this, as a part of the program's. Classes of
-    /// which only a lower bound of that is known stay in DRAM.
+    /// The least cost where no more than this part of the program's time is lost, if pages leave by
+    /// their age. Classes of which only a lower bound of that is known stay in DRAM.
     pub fn at_slowdown(&self, tiers: &[Tier], used: &[usize], slowdown: f64) -> Outlook {
-        let tables = self.tables(tiers, used);
+        let by_age = |tier: &usize| Column { tier: *tier, whole: false, by_age: true };
+        let tables = self.tables(tiers, used.iter().map(by_age).collect());
         // What is touched more often than can be told would lose more than can be told: it stays.
         let mut allowed = tables.cost.clone();
         for (row, (class, _)) in allowed.chunks_mut(used.len()).zip(&tables.rows) {
@@ -252,8 +333,8 @@ impl Data<'_> {
                 row.iter_mut().skip(1).for_each(|cost| *cost = f32::INFINITY);
             }
         }
-        let choice = choose(used.len(), &allowed, &tables.time, slowdown);
-        self.outlook(tiers, used, &tables, &choice)
+        let choice = choose(used.len(), &allowed, &tables.time, of_each_second(slowdown));
+        self.outlook(tiers, &tables, &choice)
     }
 
     /// For each number of tiers below DRAM, from 1 to `most`, the set of them that costs least where
@@ -350,7 +431,8 @@ mod tests {
         let found = classes(&curve(|_| 0.4));
         assert_eq!(rate_from(&found, 2.0), 0.0);
         let stored = [vec![1.0, 0.5, 0.3]];
-        let data = Data { pages: 1e6, classes: &found, stored: &stored, work_price: 0.25 };
+        let data =
+            Data { pages: 1e6, classes: &found, stored: &stored, work_price: 0.25, window_s: 5.0 };
         let outlook = data.at_slowdown(&tiers(), &[0, 1, 2], 0.0);
         assert!(outlook.slowdown == 0.0 && (outlook.cost - 0.72).abs() < 0.001, "{outlook:?}");
         assert!((outlook.dram - 0.72).abs() < 0.001 && !outlook.is_lower_bound, "{outlook:?}");
@@ -373,7 +455,13 @@ mod tests {
     fn a_second_tier_is_worth_while_where_data_differ() {
         let found = classes(&curve(|t| 0.9 / t.powf(0.3)));
         let alike = [vec![1.0, 0.5, 0.3]];
-        let data = Data { pages: 250_000.0, classes: &found, stored: &alike, work_price: 0.25 };
+        let data = Data {
+            pages: 250_000.0,
+            classes: &found,
+            stored: &alike,
+            work_price: 0.25,
+            window_s: 5.0,
+        };
         let sets = data.best_sets(&tiers(), 2, 0.02);
         assert_eq!(sets.len(), 2);
         assert_eq!(sets[0].0, [0, 2], "zstd alone is better than lz4 alone: {sets:?}");
@@ -383,6 +471,41 @@ mod tests {
         let data = Data { stored: &halves, ..data };
         let second = data.best_sets(&tiers(), 2, 0.02);
         assert!(second[1].1.parts[1] > 0.0 && second[1].1.parts[2] > 0.0, "{second:?}");
+    }
+
+    #[test]
+    fn what_is_hot_comes_back_once_a_window() {
+        // All of it is touched in each second.
+        let found = classes(&curve(|_| 0.0));
+        let stored = [vec![1.0, 0.5, 0.3]];
+        let data =
+            Data { pages: 1e6, classes: &found, stored: &stored, work_price: 0.25, window_s: 5.0 };
+        let all_saving = data.at_knob(&tiers(), &[0, 1, 2], 0.0);
+        assert!(all_saving.faults <= 1e6 / 5.0, "{all_saving:?}");
+        // 10 s of stall for 1 s of work, at most.
+        assert!((0.85..0.92).contains(&all_saving.slowdown), "{all_saving:?}");
+        assert!(all_saving.cost > 0.6, "they are in DRAM most of the time: {all_saving:?}");
+        assert!(all_saving.slowdown > data.at_knob(&tiers(), &[0, 1, 2], 0.9).slowdown * 2.0);
+    }
+
+    #[test]
+    fn a_run_has_everything_in_dram_until_the_first_window_has_ended() {
+        let outlook = Outlook {
+            cost: 0.4,
+            slowdown: 0.5,
+            is_lower_bound: true,
+            dram: 0.6,
+            faults: 100.0,
+            parts: vec![0.2, 0.8],
+        };
+        let none = outlook.clone().of_run(3.0, 5.0);
+        assert_eq!((none.cost, none.slowdown, none.faults), (1.0, 0.0, 0.0));
+        assert!(!none.is_lower_bound && none.parts == [1.0, 0.0]);
+        let half = outlook.clone().of_run(10.0, 5.0);
+        assert!((half.cost - 0.7).abs() < 1e-9 && (half.dram - 0.8).abs() < 1e-9, "{half:?}");
+        // 10 s of work, of which 5 s take twice as long.
+        assert!((half.slowdown - 1.0 / 3.0).abs() < 1e-9 && half.is_lower_bound, "{half:?}");
+        assert!((outlook.of_run(1e6, 5.0).cost - 0.4).abs() < 1e-4);
     }
 
     proptest! {
@@ -404,10 +527,10 @@ mod tests {
                 prop_assert!(each(&pair[1]) <= each(&pair[0]) * (1.0 + 1e-6) + 1e-12);
             }
             let rows = [vec![1.0, stored, stored * 0.7]];
-            let data = Data { pages: 1e5, classes: &found, stored: &rows, work_price: 0.25 };
+            let data = Data { pages: 1e5, classes: &found, stored: &rows, work_price: 0.25, window_s: 5.0 };
             let mut last = data.at_knob(&tiers(), &[0, 1, 2], 1.0);
             prop_assert!(last.slowdown <= 1e-6);
-            let least = stored * 0.7;
+            let least = data.at_knob(&tiers(), &[0, 1, 2], 0.0).cost;
             for alpha in [0.9, 0.5, 0.1, 0.0] {
                 let next = data.at_knob(&tiers(), &[0, 1, 2], alpha);
                 prop_assert!(next.cost <= least + alpha * (1.0 - least) + 1e-4, "{:?}", next);

@@ -1,0 +1,127 @@
+//! One limit for a process that was attached to and the children that were attached to after it.
+//!
+//! Each keeper writes into a row of a shared mapping what its process would take without a limit,
+//! and divides the limit by all rows ([`terrace_policy::shares`]). All come to the same shares, as
+//! they divide the same numbers. Rows of keepers that have ended do not count. The mapping is a file
+//! in memory without a name; a child's `terrace attach` inherits its descriptor.
+
+use crate::process;
+use crate::sys;
+use anyhow::{Context, Result, ensure};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::*};
+use terrace_policy::shares::{Need, shares};
+
+/// Processes with one limit, at most. One more keeps to the limit by itself.
+const MEMBERS: usize = 256;
+
+/// What one keeper tells the others.
+#[repr(C)]
+#[derive(Default)]
+struct Row {
+    /// The keeper's process; 0 where there is none.
+    keeper: AtomicI32,
+    /// What the process would take without a limit, bytes.
+    demand: AtomicU64,
+}
+
+/// Processes with one limit.
+pub struct Family {
+    rows: &'static [Row; MEMBERS],
+    /// Inherited by commands that attach to children.
+    file: OwnedFd,
+    own: Option<usize>,
+}
+
+impl Family {
+    const BYTES: u64 = size_of::<[Row; MEMBERS]>() as u64;
+
+    /// One with nobody in it.
+    ///
+    /// # Errors
+    /// Without memory or descriptors.
+    pub fn new() -> Result<Family> {
+        let file = sys::memory_file(c"terrace-family", Self::BYTES)?;
+        Family::of(sys::inherited(file.as_raw_fd())?)
+    }
+
+    /// One whose descriptor this process has inherited.
+    ///
+    /// # Errors
+    /// If the descriptor is not one, or without memory or descriptors.
+    pub fn inherited(descriptor: RawFd) -> Result<Family> {
+        Family::of(sys::inherited(descriptor).context("--family is for terrace's own use")?)
+    }
+
+    fn of(file: OwnedFd) -> Result<Family> {
+        let length = sys::length(file.as_raw_fd())?;
+        ensure!(length == Self::BYTES, "--family: that is no descriptor of a family");
+        let at = sys::map_shared(file.as_raw_fd(), Self::BYTES)?;
+        // SAFETY: mapped for ever, as long as the rows are, and aligned to a page; any bytes are
+        // valid values of atomic integers.
+        Ok(Family { rows: unsafe { &*at.cast() }, file, own: None })
+    }
+
+    /// What commands for children inherit.
+    pub fn descriptor(&self) -> RawFd {
+        self.file.as_raw_fd()
+    }
+
+    /// The part of the limit of a process whose keeper this is, which would take so much, bytes.
+    pub fn share(&mut self, limit: u64, demand: u64) -> u64 {
+        let me = std::process::id() as i32;
+        let Some(own) = self.own.or_else(|| self.join(me)) else { return limit };
+        self.own = Some(own);
+        self.rows[own].demand.store(demand, Relaxed);
+        let (mut place, mut needs) = (0, Vec::new());
+        for (number, row) in self.rows.iter().enumerate() {
+            let keeper = row.keeper.load(Acquire);
+            if number == own {
+                place = needs.len();
+            } else if keeper == 0 || !is_keeper(keeper) {
+                continue;
+            }
+            needs.push(Need { demand: row.demand.load(Relaxed), floor: 0 });
+        }
+        shares(limit, &needs)[place]
+    }
+
+    /// Takes a row that nobody has, or whose keeper has ended.
+    fn join(&self, me: i32) -> Option<usize> {
+        self.rows.iter().position(|row| {
+            let there = row.keeper.load(Acquire);
+            (there == 0 || !is_keeper(there))
+                && row.keeper.compare_exchange(there, me, AcqRel, Relaxed).is_ok()
+        })
+    }
+}
+
+/// Whether a process is a keeper, and not another one that has its number now.
+fn is_keeper(pid: i32) -> bool {
+    pid == std::process::id() as i32 || process::name(pid) == "terrace-keeper"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_has_ended_leaves_its_part_to_the_others() {
+        let mut family = Family::new().unwrap();
+        assert_eq!(family.share(100 << 20, 400 << 20), 100 << 20, "nobody else is there");
+        // No process has this number.
+        family.rows[1].keeper.store(i32::MAX, Release);
+        family.rows[1].demand.store(400 << 20, Release);
+        assert_eq!(family.share(100 << 20, 400 << 20), 100 << 20);
+        let again = Family::inherited(family.descriptor()).unwrap();
+        assert_eq!(again.rows[0].keeper.load(Acquire), std::process::id() as i32);
+        assert_eq!(again.join(7), Some(1), "the row of one that has ended is taken");
+    }
+
+    #[test]
+    fn other_descriptors_are_refused() {
+        let other = sys::memory_file(c"other", 8192).unwrap();
+        assert!(Family::inherited(other.as_raw_fd()).is_err());
+        assert!(Family::inherited(-1).is_err());
+    }
+}
