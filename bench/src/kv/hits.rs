@@ -101,13 +101,18 @@ struct Served {
 }
 
 impl Served {
-    /// With an index of the size that an option (`-o`) says.
-    fn start(program: &str, mebibytes: u64, index: &str) -> anyhow::Result<Served> {
+    /// With an index of the size that an option (`-o`) says, and more arguments.
+    fn start(
+        program: &str,
+        mebibytes: u64,
+        index: &str,
+        more: &[String],
+    ) -> anyhow::Result<Served> {
         let scratch = tempfile::tempdir()?;
         let socket = scratch.path().join("socket");
         let mut command = Command::new(program);
         command.args(["-u", "root", "-t", "1", "-m", &mebibytes.to_string()]);
-        command.args(["-o", index, "-s"]).arg(&socket);
+        command.args(["-o", index, "-s"]).arg(&socket).args(more);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         ends_with_us(&mut command);
         let mut child = command.spawn().with_context(|| format!("cannot start {program}"))?;
@@ -279,23 +284,31 @@ impl Cache for Segcache {
     }
 }
 
-const CACHES: [&str; 3] = ["memcached", "terrace-kv", "segcache (simulated)"];
+const MEMCACHED: &str = "memcached";
+const KV: &str = "terrace-kv";
+/// With so little DRAM that pages leave, and hot items moved together or not.
+const KV_IN_TIERS: &str = "terrace-kv in tiers";
+const KV_CONSOLIDATED: &str = "terrace-kv consolidated";
+const SEGCACHE: &str = "segcache (simulated)";
+const CACHES: [&str; 5] = [MEMCACHED, KV, KV_IN_TIERS, KV_CONSOLIDATED, SEGCACHE];
 
 fn cache(name: &str, mebibytes: u64, options: &Options) -> anyhow::Result<Box<dyn Cache>> {
+    let kv = |more: &[String]| {
+        let own = std::env::current_exe()?.with_file_name(KV);
+        Served::start(&own.to_string_lossy(), mebibytes, &format!("items={}", options.keys), more)
+    };
+    let dram = ["--dram".to_owned(), format!("{}M", mebibytes * 2 / 3)];
     Ok(match name {
-        "memcached" => {
+        MEMCACHED => {
             let power = (options.keys * 2 / 3 + 1).next_power_of_two().ilog2().max(16);
-            Box::new(Served::start(name, mebibytes, &format!("hashpower={power}"))?)
+            Box::new(Served::start(name, mebibytes, &format!("hashpower={power}"), &[])?)
         }
-        "terrace-kv" => {
-            let own = std::env::current_exe()?.with_file_name(name);
-            Box::new(Served::start(
-                &own.to_string_lossy(),
-                mebibytes,
-                &format!("items={}", options.keys),
-            )?)
+        KV => Box::new(kv(&[])?),
+        KV_IN_TIERS => Box::new(kv(&dram)?),
+        KV_CONSOLIDATED => {
+            Box::new(kv(&[&dram[..], &["-o".to_owned(), "consolidate".to_owned()]].concat())?)
         }
-        "segcache (simulated)" => Box::new(Segcache::new(mebibytes)),
+        SEGCACHE => Box::new(Segcache::new(mebibytes)),
         _ => bail!("no such cache: {name}"),
     })
 }
@@ -312,7 +325,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         whole >> 20
     );
     println!(
-        "{:>6} {:>6} {:>5}  {:22} {:>7} {:>10}",
+        "{:>6} {:>6} {:>5}  {:23} {:>7} {:>10}",
         "limit", "theta", "jump", "", "hits", "process"
     );
     let mut rows = Vec::new();
@@ -326,7 +339,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
                             .with_context(|| name.to_owned())?;
                     let memory = cache.memory();
                     println!(
-                        "{mebibytes:>4} M {theta:>6} {:>5}  {name:22} {hits:>7.4} {:>10}",
+                        "{mebibytes:>4} M {theta:>6} {:>5}  {name:23} {hits:>7.4} {:>10}",
                         if jump { "yes" } else { "" },
                         memory
                             .map_or("-".to_owned(), |bytes| format!("{:.0} M", bytes / 1048576.0))

@@ -102,7 +102,7 @@ pub struct Keeper {
     pub in_swap: InSwap,
     pub figures: Figures,
     pub limit: Limit,
-    /// Who has the same limit of memory.
+    /// The processes with which the limit of memory is shared.
     pub family: Option<Family>,
     pub children: Children,
     /// Forked children that are too many at once: they get everything back.

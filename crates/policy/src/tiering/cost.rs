@@ -129,7 +129,7 @@ pub(super) struct Stay {
 }
 
 impl Stay {
-    /// Of so many pages, where so many are touched in a window, and `fresh` of those were not in
+    /// For so many pages, where so many are touched in a window, and `fresh` of those were not in
     /// the window before. With `whole` all are sent out at its beginning, else idle ones only.
     pub fn of(whole: bool, pages: f64, touched: f64, fresh: f64) -> Stay {
         match whole {

@@ -198,7 +198,7 @@ impl Outlook {
     }
 }
 
-/// Of time lost for each second that a program takes alone: the part of its whole time.
+/// The part of a program's time that is lost, where so much is for each second that it takes alone.
 fn part_of_time(lost: f64) -> f64 {
     lost / (1.0 + lost)
 }
