@@ -47,18 +47,14 @@ fn every_model_moves_regions_and_no_byte_is_wrong() {
 fn the_knob_says_how_much_is_saved() {
     // Beside others the program, and the mover, get less done in its seconds.
     let _machine = machine();
-    let cost = |knob: &str| {
+    let memory = |knob: &str| {
         let finished = placed("terrace-cost", knob, "dram,lz4,zstd:1", "10");
-        let report = finished.report();
-        let windows = report.at("/placement/processes/0/windows").as_array().expect("windows");
-        let costs = windows.iter().filter_map(|window| window["cost"].as_f64());
-        costs.fold(f64::INFINITY, f64::min)
+        finished.report().at("/mean_physical_bytes").as_f64().expect("bytes")
     };
-    // Everything is in DRAM in the first of the program's seconds. So the window counts in which
-    // memory cost least.
-    let (speed, saving) = (cost("1"), cost("0"));
+    // On average over time: a window's cost is that of its end, when what is in use has come back.
+    let (speed, saving) = (memory("1"), memory("0"));
     println!("{speed} and {saving}");
-    assert!(saving < 0.95 && speed > saving, "{speed} and {saving}");
+    assert!(saving < 0.93 * speed, "{speed} and {saving}");
 }
 
 #[test]
