@@ -1094,9 +1094,13 @@ fn a_child_that_stays_is_attached_to() {
     target.tell(b"x");
     let mut line = String::new();
     target.output.read_line(&mut line).unwrap();
-    let child = line.trim().to_string();
+    let number: u64 = line.trim().parse().expect("the child's number");
+    let child = number.to_string();
     wait_for("the child's pages to leave", || {
-        let its = figures_of(&child)?;
+        let status = told(terrace(&["status", "--json"]));
+        let status: serde_json::Value = serde_json::from_str(&status).unwrap();
+        let all = status["attached"].as_array().unwrap();
+        let its = all.iter().find(|process| process["pid"] == number)?;
         (its["out_bytes"].as_u64().unwrap() > 30 << 20).then_some(())
     });
     // Both have as much data, and one limit.

@@ -115,8 +115,6 @@ pub(super) struct Column {
     pub tier: usize,
     /// All its pages are sent out at each window's end, those in use too.
     pub whole: bool,
-    /// Pages leave by their age, whenever that is: no choice of this model.
-    pub by_age: bool,
 }
 
 /// What pages of a region, or of any set, do in a compressed tier in one window.
@@ -144,7 +142,7 @@ impl Stay {
 pub(super) fn columns(tiers: &[Tier]) -> Vec<Column> {
     let of = |(tier, its): (usize, &Tier)| {
         let ways: &[bool] = if its.is_bytes() { &[false] } else { &[false, true] };
-        ways.iter().map(move |whole| Column { tier, whole: *whole, by_age: false })
+        ways.iter().map(move |whole| Column { tier, whole: *whole })
     };
     tiers.iter().enumerate().flat_map(of).take(CHOICES_MAX).collect()
 }

@@ -16,7 +16,7 @@
 //! [`super::cost`] has for a region. Nothing has left before the first window has ended
 //! ([`Outlook::of_run`]).
 
-use super::cost::{Column, Stay, columns};
+use super::cost::{Stay, columns};
 use super::knapsack::{CHOICES_MAX, Problem, solve};
 use super::{Kind, Tier};
 
@@ -208,9 +208,25 @@ fn of_each_second(part: f64) -> f64 {
     part / (1.0 - part).max(f64::MIN_POSITIVE)
 }
 
+/// When pages leave for a tier.
+#[derive(Clone, Copy, Debug)]
+enum Leave {
+    /// As soon as they have been idle for long enough.
+    ByAge,
+    /// At windows' ends: all of them, or idle ones only.
+    AtWindows { whole: bool },
+}
+
+/// A choice for a class.
+#[derive(Clone, Copy, Debug)]
+struct Choice {
+    tier: usize,
+    leave: Leave,
+}
+
 /// Tables for the solver.
 struct Tables {
-    columns: Vec<Column>,
+    columns: Vec<Choice>,
     time: Vec<f32>,
     cost: Vec<f32>,
     /// The class of each row, and which part of its data.
@@ -225,16 +241,16 @@ impl Tables {
 
 impl Data<'_> {
     /// What a class does with a choice.
-    fn stay(&self, tiers: &[Tier], class: &Class, column: Column) -> Stay {
-        match tiers[column.tier].kind {
-            Kind::Bytes { .. } => Stay { faults: 0.0, in_dram: class.part },
-            Kind::Compressed { .. } if column.by_age => Stay { faults: class.rate, in_dram: 0.0 },
-            Kind::Compressed { .. } => {
+    fn stay(&self, tiers: &[Tier], class: &Class, column: Choice) -> Stay {
+        match (tiers[column.tier].kind, column.leave) {
+            (Kind::Bytes { .. }, _) => Stay { faults: 0.0, in_dram: class.part },
+            (Kind::Compressed { .. }, Leave::ByAge) => Stay { faults: class.rate, in_dram: 0.0 },
+            (Kind::Compressed { .. }, Leave::AtWindows { whole }) => {
                 let touched = self.touched(class);
                 // A page that is touched at random times was so in the window before as well, as
                 // often as in any other.
                 let fresh = touched * (1.0 - touched);
-                let stay = Stay::of(column.whole, 1.0, touched, fresh);
+                let stay = Stay::of(whole, 1.0, touched, fresh);
                 let faults = stay.faults * class.part / self.window_s;
                 Stay { faults, in_dram: stay.in_dram * class.part }
             }
@@ -246,7 +262,7 @@ impl Data<'_> {
         1.0 - (-class.rate / class.part * self.window_s).exp()
     }
 
-    fn tables(&self, tiers: &[Tier], columns: Vec<Column>) -> Tables {
+    fn tables(&self, tiers: &[Tier], columns: Vec<Choice>) -> Tables {
         let parts = self.stored.len().max(1) as f64;
         let rows: Vec<(usize, usize)> = (0..self.classes.len())
             .flat_map(|class| (0..self.stored.len()).map(move |part| (class, part)))
@@ -290,7 +306,8 @@ impl Data<'_> {
                 }
                 out.faults += stay.faults * self.pages / parts;
                 // A page comes back once a window at most: then the bound is near.
-                let is_near = !column.by_age && self.touched(class) >= NEAR;
+                let is_at_windows = matches!(column.leave, Leave::AtWindows { .. });
+                let is_near = is_at_windows && self.touched(class) >= NEAR;
                 out.is_lower_bound |= class.is_lower_bound && !is_near;
             }
         }
@@ -301,9 +318,12 @@ impl Data<'_> {
     /// With the tiers of these numbers (0, which is DRAM, first) and a knob: the least time lost
     /// within the knob's cost.
     pub fn at_knob(&self, tiers: &[Tier], used: &[usize], alpha: f64) -> Outlook {
-        let of = |column: Column| Column { tier: used[column.tier], ..column };
         let in_use: Vec<Tier> = used.iter().map(|tier| tiers[*tier].clone()).collect();
-        let mut tables = self.tables(tiers, columns(&in_use).into_iter().map(of).collect());
+        let choices = columns(&in_use).into_iter().map(|column| Choice {
+            tier: used[column.tier],
+            leave: Leave::AtWindows { whole: column.whole },
+        });
+        let mut tables = self.tables(tiers, choices.collect());
         let count = tables.columns.len();
         let mut bound = 0.0;
         for row in tables.cost.chunks(count) {
@@ -324,7 +344,7 @@ impl Data<'_> {
     /// The least cost where no more than this part of the program's time is lost, if pages leave by
     /// their age. Classes of which only a lower bound of that is known stay in DRAM.
     pub fn at_slowdown(&self, tiers: &[Tier], used: &[usize], slowdown: f64) -> Outlook {
-        let by_age = |tier: &usize| Column { tier: *tier, whole: false, by_age: true };
+        let by_age = |tier: &usize| Choice { tier: *tier, leave: Leave::ByAge };
         let tables = self.tables(tiers, used.iter().map(by_age).collect());
         // What is touched more often than can be told would lose more than can be told: it stays.
         let mut allowed = tables.cost.clone();
