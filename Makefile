@@ -97,19 +97,21 @@ bench-malloc:
 	$(CARGO) run --release -p terrace-bench -- malloc $(OPTIONS)
 
 install:
-	@[ -e $(RELEASE)/terrace ] && [ -e $(RELEASE)/libterrace.so ] && [ -e $(RELEASE)/libterrace_objects.a ] || $(MAKE) build
-	install -D -m 755 $(RELEASE)/terrace $(DESTDIR)$(PREFIX)/bin/terrace
+	@[ -e $(RELEASE)/terrace ] && [ -e $(RELEASE)/libterrace.so ] && [ -e $(RELEASE)/libterrace_objects.a ] && \
+		[ -e $(RELEASE)/terrace-kv ] || $(MAKE) build
+	install -D -m 755 -t $(DESTDIR)$(PREFIX)/bin $(RELEASE)/terrace $(RELEASE)/terrace-kv
 	install -D -m 644 $(RELEASE)/libterrace.so $(DESTDIR)$(PREFIX)/lib/terrace/libterrace.so
 	install -D -m 644 $(RELEASE)/libterrace_objects.a $(DESTDIR)$(PREFIX)/lib/terrace/libterrace_objects.a
 	-strip --strip-debug $(DESTDIR)$(PREFIX)/lib/terrace/libterrace_objects.a
-	-strip --strip-debug $(DESTDIR)$(PREFIX)/bin/terrace $(DESTDIR)$(PREFIX)/lib/terrace/libterrace.so
+	-strip --strip-debug $(DESTDIR)$(PREFIX)/bin/terrace $(DESTDIR)$(PREFIX)/bin/terrace-kv $(DESTDIR)$(PREFIX)/lib/terrace/libterrace.so
 	$(RELEASE)/terrace generate $(DESTDIR)$(PREFIX)/share
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/include include/terrace.h include/terrace.hpp include/terrace_objects.h
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man3 man/mnalloc.3
 	mkdir -p $(DESTDIR)$(PREFIX)/lib/pkgconfig
 	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' terrace.pc.in >$(DESTDIR)$(PREFIX)/lib/pkgconfig/terrace.pc
 	mkdir -p $(DESTDIR)$(PREFIX)/lib/systemd/system
-	sed 's|@PREFIX@|$(PREFIX)|' packaging/terrace@.service.in >$(DESTDIR)$(PREFIX)/lib/systemd/system/terrace@.service
+	for unit in terrace@.service terrace-kv.service; do \
+		sed 's|@PREFIX@|$(PREFIX)|' packaging/$$unit.in >$(DESTDIR)$(PREFIX)/lib/systemd/system/$$unit || exit; done
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib/udev/rules.d packaging/60-terrace.rules
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib/sysctl.d packaging/60-terrace.conf
 	mkdir -p $(DESTDIR)$(PREFIX)/share/doc/terrace
@@ -123,8 +125,8 @@ $(RELEASE)/copyright: Cargo.lock
 
 uninstall:
 	rm -rf $(DESTDIR)$(PREFIX)/lib/terrace $(DESTDIR)$(PREFIX)/share/doc/terrace
-	cd $(DESTDIR)$(PREFIX) && rm -f bin/terrace include/terrace.h include/terrace.hpp include/terrace_objects.h lib/pkgconfig/terrace.pc \
-		lib/systemd/system/terrace@.service lib/udev/rules.d/60-terrace.rules lib/sysctl.d/60-terrace.conf \
+	cd $(DESTDIR)$(PREFIX) && rm -f bin/terrace bin/terrace-kv include/terrace.h include/terrace.hpp include/terrace_objects.h lib/pkgconfig/terrace.pc \
+		lib/systemd/system/terrace@.service lib/systemd/system/terrace-kv.service lib/udev/rules.d/60-terrace.rules lib/sysctl.d/60-terrace.conf \
 		share/man/man3/mnalloc.3* share/man/man1/terrace.1* share/man/man1/terrace-*.1* \
 		share/bash-completion/completions/terrace.bash share/zsh/site-functions/_terrace share/fish/vendor_completions.d/terrace.fish
 
@@ -137,7 +139,7 @@ portable:
 	@scripts/setup.sh package
 	driver=$$(scripts/old-libc.sh $(PORTABLE)) && CC=$$driver CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_LINKER=$$driver \
 		RUSTFLAGS='--remap-path-prefix=$(CARGO_DIRECTORY)=cargo --remap-path-prefix=$(CURDIR)=terrace' CARGO_TARGET_DIR=$(PORTABLE) \
-		$(CARGO) build --release -p terrace-cli -p terrace-runtime -p terrace-objects
+		$(CARGO) build --release -p terrace-cli -p terrace-runtime -p terrace-objects -p terrace-kv
 
 # What is built so runs in a root of Debian 11, whose C library is 2.31.
 try-portable: portable

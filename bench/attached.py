@@ -137,14 +137,58 @@ func main() {
 """
 
 
-def costs(pairs, seconds):
+# Blocks of all sizes come and go, and jemalloc's background threads discard what is free.
+DISCARDS_JEMALLOC = """
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+int main(void) {
+    static char *kept[4000];
+    unsigned long count = 0, number = 1;
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    time_t next = now.tv_sec;
+    puts("ready");
+    for (;;) {
+        number = number * 6364136223846793005ul + 1442695040888963407ul;
+        size_t size = 256 + (number >> 40) % 32768;
+        char **place = &kept[(number >> 24) % 4000];
+        free(*place);
+        *place = malloc(size);
+        memset(*place, (int)number, size);
+        /* All goes, so that a second later it is discarded. */
+        if (++count % 200000 == 0)
+            for (size_t at = 0; at < 4000; at++) {
+                free(kept[at]);
+                kept[at] = NULL;
+            }
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        if (now.tv_sec != next) {
+            printf("%lu\\n", count);
+            fflush(stdout);
+            count = 0;
+            next = now.tv_sec;
+        }
+    }
+}
+"""
+
+
+def costs(pairs, seconds, name):
     """What a program that discards often does in a second, alone and attached with all resident."""
+    of_jemalloc = name == "discards-jemalloc"
+    text, kind, command = ((DISCARDS_JEMALLOC, "c", ["gcc", "-O2", "-o"]) if of_jemalloc
+                           else (DISCARDS, "go", ["go", "build", "-o"]))
+    own = {"LD_PRELOAD": JEMALLOC, "MALLOC_CONF": "background_thread:true,dirty_decay_ms:200,muzzy_decay_ms:0"}
     with tempfile.TemporaryDirectory() as directory:
-        source = os.path.join(directory, "discards.go")
+        source = os.path.join(directory, f"discards.{kind}")
         with open(source, "w") as file:
-            file.write(DISCARDS)
-        program = built("attached-discards", (["go", "build", "-o"], [source]))
-        process = subprocess.Popen([program], stdout=subprocess.PIPE, text=True)
+            file.write(text)
+        program = built("attached-" + name, (command, [source]))
+        process = subprocess.Popen([program], stdout=subprocess.PIPE, text=True,
+                                   env={**os.environ, **(own if of_jemalloc else {})})
         line = lambda: process.stdout.readline().strip()
         alone, attached = [], []
         try:
@@ -502,8 +546,8 @@ JEMALLOC = "/usr/lib/x86_64-linux-gnu/libjemalloc.so.2"
 # A program, or a library.
 NEEDS = {"go": "go", "musl": "musl-gcc", "python": sys.executable, "jemalloc": JEMALLOC,
          "java": "javac", "node": "node", "redis": "redis-server", "memcached": "memcached",
-         "postgresql": "psql", "nginx": "nginx"}
-ALL = [*NEEDS, "discards", "stops"]
+         "postgresql": "psql", "nginx": "nginx", "discards": "go", "discards-jemalloc": JEMALLOC}
+ALL = [*NEEDS, "stops"]
 
 
 def needed(name):
@@ -603,8 +647,8 @@ def attach_once(pid, seconds, share):
 
 def run(name, options):
     """A run of one program: what was found."""
-    if name == "discards":
-        return costs(4, 4)
+    if name.startswith("discards"):
+        return costs(4, 4, name)
     if name == "stops":
         return stops(40)
     # Its file system has room for a database, and no directory above it is closed to other users.

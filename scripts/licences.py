@@ -13,7 +13,7 @@ import subprocess
 import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-LINKED = ("terrace-cli", "terrace-runtime", "terrace-objects")
+LINKED = ("terrace-cli", "terrace-runtime", "terrace-objects", "terrace-kv")
 NAMES = re.compile(r"(licen[cs]e|copying|copyright|notice)", re.IGNORECASE)
 TOOLCHAIN = os.path.join(ROOT, "scripts", "toolchain.sh")
 

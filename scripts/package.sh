@@ -3,7 +3,7 @@
 #
 #     scripts/package.sh deb | rpm | tarball BUILT RESULTS
 #
-# BUILT has terrace and libterrace.so; the package's path in RESULTS is printed last. Paths of this machine in it are refused, unless
+# BUILT has terrace, terrace-kv and libterrace.so; the package's path in RESULTS is printed last. Paths of this machine in it are refused, unless
 # TERRACE_PACKAGE_PATHS=any says that it is not to be given away.
 set -eu
 
@@ -32,7 +32,7 @@ tarball) prefix=/usr/local root=$scratch/root place=$scratch/root/usr/local ;;
 esac
 make --silent install PREFIX=$prefix DESTDIR="$root" RELEASE="$built" >"$scratch/log" 2>&1 || { cat "$scratch/log" >&2; exit 1; }
 [ -s "$place/share/doc/terrace/copyright" ] || { cat "$scratch/log" >&2; echo 'terrace: package: no licences' >&2; exit 1; }
-strip --strip-unneeded "$place/bin/terrace" "$place/lib/terrace/libterrace.so"
+strip --strip-unneeded "$place/bin/terrace" "$place/bin/terrace-kv" "$place/lib/terrace/libterrace.so"
 find "$place/share/man" -type f -exec gzip -9n {} +
 if [ "${TERRACE_PACKAGE_PATHS:-}" != any ]; then
     for path in "$PWD" "${CARGO_HOME:-$HOME/.cargo}" "$scratch"; do
@@ -49,7 +49,7 @@ make_deb() {
     # It reads the name of the package from there, and nothing else.
     mkdir "$scratch/debian"
     printf 'Source: terrace\n\nPackage: terrace\nArchitecture: any\n' >"$scratch/debian/control"
-    depends=$(cd "$scratch" && dpkg-shlibdeps -O "$place/bin/terrace" "$place/lib/terrace/libterrace.so" 2>"$scratch/log" |
+    depends=$(cd "$scratch" && dpkg-shlibdeps -O "$place/bin/terrace" "$place/bin/terrace-kv" "$place/lib/terrace/libterrace.so" 2>"$scratch/log" |
         sed -n 's/^shlibs:Depends=//p') && [ -n "$depends" ] || { cat "$scratch/log" >&2; exit 1; }
     size=$(du -sk --apparent-size "$tree" | cut -f 1)
     mkdir -p "$tree/DEBIAN" "$tree/etc/terrace"

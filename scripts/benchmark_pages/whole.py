@@ -307,8 +307,9 @@ def attached():
         groups.append((name, [max(shares, default=None)]))
         alike.append(result["wrong"])
     others = []
-    if "discards" in figures:
-        others.append(["a program that discards often, as a multiple of itself alone", f"{figures['discards']['ratio']:.3f}"])
+    for name, what in [("discards", "a Go program"), ("discards-jemalloc", "a program with jemalloc")]:
+        if name in figures:
+            others.append([f"{what} that discards often, with nothing evicted (and nothing registered), beside itself alone", f"{figures[name]['ratio']:.3f}"])
     for load, found in figures.get("stops", {}).items():
         what = f"a thread stands still, {load}, of {found['cycles']} times: median, 90th percentile, most"
         others.append([what, " · ".join(f"{found[key]:.1f} ms" for key in ["median_ms", "p90_ms", "most_ms"])])

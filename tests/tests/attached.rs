@@ -357,6 +357,28 @@ fn who_is_killed_costs_no_byte() {
 }
 
 #[test]
+fn what_is_out_is_back_when_all_processes_of_a_unit_are_asked_to_end() {
+    if !can_attach("a unit that is stopped") {
+        return;
+    }
+    let mut target = Target::start(&static_program(), &["7200", "told"]);
+    for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT] {
+        target.attach("20M");
+        let figures = target.wait_until_out(4 << 20);
+        // As systemd does to all that a control group has; the program would go on for a while.
+        for process in ["guard", "keeper", "stub"] {
+            kill(&figures[process], signal);
+        }
+        for process in ["guard", "keeper", "stub"] {
+            wait_until_ended(&figures[process]);
+        }
+        assert!(target.figures().is_none());
+        assert!(target.child.try_wait().unwrap().is_none(), "it goes on");
+    }
+    target.ends_well();
+}
+
+#[test]
 fn nobody_is_left_when_the_program_ends() {
     if !can_attach("the program's end") {
         return;
@@ -405,6 +427,8 @@ fn who_cannot_be_attached_to_is_told_why_and_left_alone() {
     assert_eq!(target.file("maps"), maps);
     target.attach("1G");
     refused(&["attach", &pid, "--dram", "1G"], "attached to already");
+    let elsewhere = refused_by(&["unshare", "-n"], &["attach", &pid, "--dram", "1G"]);
+    assert!(elsewhere.contains("another network namespace"), "{elsewhere}");
     target.detach();
 }
 

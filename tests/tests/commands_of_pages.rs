@@ -171,8 +171,13 @@ fn make_uninstall_leaves_nothing() {
         };
         make(install);
         let installed = files(&root);
-        for name in ["bin/terrace", "lib/terrace/libterrace.so", "systemd/system/terrace@.service"]
-        {
+        for name in [
+            "bin/terrace",
+            "bin/terrace-kv",
+            "lib/terrace/libterrace.so",
+            "systemd/system/terrace@.service",
+            "systemd/system/terrace-kv.service",
+        ] {
             assert!(installed.iter().any(|file| file.ends_with(name)), "{name}: {installed:?}");
         }
         // A neighbour in the same places stays.

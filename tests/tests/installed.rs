@@ -234,6 +234,19 @@ fn a_package_runs_a_service_and_leaves_without_a_trace() {
     root.write("etc/terrace/socket.sh", SOCKET_SCRIPT);
     root.run(&format!("{} wait $main; grep came /tmp/socket", start(&root, "socket", "redis")));
 
+    let unit = fs::read_to_string(root.path("usr/lib/systemd/system/terrace-kv.service")).unwrap();
+    let options = values(&unit, "Environment").next().unwrap().trim_matches('"');
+    let line = values(&unit, "ExecStart").next().unwrap();
+    let (name, options) = options.split_once('=').unwrap();
+    root.run(&format!(
+        "setpriv --reuid redis --regid redis --groups redis,terrace {} & main=$!
+        perl -MIO::Socket::INET -e '
+            for (1 .. 300) {{ last if $s = IO::Socket::INET->new(\"127.0.0.1:11211\"); select undef, undef, undef, 0.1 }}
+            print $s \"set a 0 0 4\\r\\nkept\\r\\nget a\\r\\n\"; print scalar <$s> for 1 .. 3' | grep kept
+        kill $main; wait $main",
+        line.replace(&format!("${name}"), options)
+    ));
+
     // What the administrator and this test wrote is theirs to remove.
     for name in [
         "etc/terrace/redis.env",
@@ -335,24 +348,27 @@ fn the_pods_manifest_is_one_that_kubernetes_takes() {
 }
 
 #[test]
-fn the_unit_is_one_that_systemd_takes() {
+fn units_are_such_that_systemd_takes_them() {
     if let Some(reason) = missing(&["systemd-analyze"]) {
         return skip("the unit", &reason);
     }
     let scratch = tempfile::tempdir().unwrap();
-    let template = Path::new(REPOSITORY).join("packaging/terrace@.service.in");
-    let unit = fs::read_to_string(template).unwrap();
-    // It looks whether the command is there.
-    let unit = unit.replace("@PREFIX@/bin/terrace", terrace_command().to_str().unwrap());
-    let instance = scratch.path().join("terrace@redis.service");
-    fs::write(&instance, unit).unwrap();
-    let output = Command::new("systemd-analyze")
-        .args(["verify", "--man=no", "--recursive-errors=no"])
-        .arg(instance)
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && said.is_empty(), "{said}");
+    for name in ["terrace@.service", "terrace-kv.service"] {
+        let template = Path::new(REPOSITORY).join(format!("packaging/{name}.in"));
+        let unit = fs::read_to_string(template).unwrap();
+        // It looks whether the command is there.
+        let built = terrace_command();
+        let unit = unit.replace("@PREFIX@/bin", built.parent().unwrap().to_str().unwrap());
+        let instance = scratch.path().join(name.replace('@', "@redis"));
+        fs::write(&instance, unit).unwrap();
+        let output = Command::new("systemd-analyze")
+            .args(["verify", "--man=no", "--recursive-errors=no"])
+            .arg(instance)
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && said.is_empty(), "{name}: {said}");
+    }
 }
 
 #[test]

@@ -114,6 +114,15 @@ const STEPS: &[(&str, &str)] = &[
          journalctl --no-pager --unit $unit; systemctl stop $unit.socket $unit; \
          soon has_no_process_left",
     ),
+    // The cache, as a user that systemd makes for it, who may use the device.
+    (
+        "cache",
+        ". IN_SERVICE; unit=terrace-kv; \
+         echo 'TERRACE_KV_OPTIONS=-l 127.0.0.1 -m 256 --dram 64M' >/etc/terrace/kv.env; \
+         . CACHE_COMMANDS; soon python3 CACHE_CLIENT; systemctl reload $unit; python3 CACHE_CLIENT; \
+         systemctl show --property ActiveState,NRestarts $unit; ps -o user= -C terrace-kv; \
+         rm /etc/terrace/kv.env; systemctl disable --now $unit; soon has_no_process_left",
+    ),
     // A package that goes takes the device back, and leaves nothing that it brought.
     (
         "purged",
@@ -131,6 +140,14 @@ static STEPS_TAKEN: LazyLock<Steps> = LazyLock::new(|| Steps::new(GUEST, STEPS, 
 const INSTALL: &str = "docs/install.md";
 const HOW_TO: &str = "docs/how-to/systemd.md";
 const PRIVILEGES: &str = "docs/privileges.md";
+
+/// Asks the cache for what it was just given, and whether pages can leave DRAM.
+const CACHE_CLIENT: &str = r#"
+import socket
+client = socket.create_connection(("127.0.0.1", 11211))
+client.sendall(b"set a 0 0 4\r\nkept\r\nget a\r\nstats terrace\r\nquit\r\n")
+print(b"".join(iter(lambda: client.recv(65536), b"")).decode())
+"#;
 
 /// The first block of a page that has a line with this beginning.
 fn block(page: &str, line: &str) -> String {
@@ -182,6 +199,8 @@ fn programs() -> Vec<(&'static str, PathBuf)> {
     write("INSTALL_FILE", block(INSTALL, "TERRACE_COMMAND="));
     write("INSTALL_DROP_IN", block(INSTALL, "User="));
     write("INSTALL_COMMANDS", block(INSTALL, "systemctl disable"));
+    write("CACHE_COMMANDS", block(INSTALL, "systemctl enable --now terrace-kv"));
+    write("CACHE_CLIENT", CACHE_CLIENT.to_owned());
     all.push(("PACKAGES", directory));
     all
 }
@@ -306,4 +325,14 @@ fn a_watchdog_is_answered_by_the_program_itself() {
     assert!(said[0] == said[1] && said[0] != main, "{silent:?}");
     assert_eq!(value(silent, "NRestarts"), "1", "{silent:?}");
     assert!(silent.stdout.contains("Watchdog timeout"), "{silent:?}");
+}
+
+#[test]
+#[ignore = "a guest with systemd takes minutes: make soak"]
+fn the_cache_is_a_service() {
+    let Some(cache) = outcome("cache") else { return };
+    let kept = cache.stdout.matches("VALUE a 0 4\r\nkept\r\nEND").count();
+    assert!(kept == 1 && cache.stdout.contains("STAT active 1\r\n"), "{cache:?}");
+    assert_eq!((value(cache, "ActiveState"), value(cache, "NRestarts")), ("active", "0"));
+    assert!(!cache.stdout.contains("\nroot\n"), "{cache:?}");
 }

@@ -44,6 +44,8 @@ impl Keeper {
         family: Option<Family>,
         channel: Channel,
     ) -> Result<(Self, Attached)> {
+        // The guard, which is forked later, holds these signals back too.
+        let termination = sys::block_termination().context("signalfd")?;
         let pidfd = sys::pidfd_open(target).context("the process has ended")?;
         let open = |file: &str| {
             File::open(format!("/proc/{}/{file}", process::with_memory(target)))
@@ -91,6 +93,7 @@ impl Keeper {
             pidfd,
             guard: None,
             channel,
+            termination,
             looked_ms: 0,
             has_ended: false,
             over: false,
@@ -118,8 +121,7 @@ impl Keeper {
             while let Some(mut request) = self.channel.next() {
                 match request.text.as_str() {
                     "detach" => {
-                        let left = self.leave();
-                        self.report();
+                        let left = self.leave_and_report();
                         request.answer(&match &left {
                             Ok(ms) => format!("ok {ms}"),
                             Err(error) => format!("error {error:#}"),
@@ -129,6 +131,11 @@ impl Keeper {
                     "status" => self.tell(&mut request),
                     other => request.answer(&format!("error what is {other}?")),
                 }
+            }
+            if sys::wait_readable(self.termination.as_raw_fd(), 0) {
+                // systemd ends all processes of a unit at once: the program gets all its memory
+                // back for its own orderly end.
+                return self.leave_and_report().map(drop);
             }
             if self.look_around() {
                 self.report();
@@ -178,6 +185,12 @@ impl Keeper {
         let _ = std::fs::write(file, text + "\n");
     }
 
+    fn leave_and_report(&mut self) -> Result<u64> {
+        let left = self.leave();
+        self.report();
+        left
+    }
+
     /// Answers those who ask while nothing else can be done for them, for a reason.
     pub fn answer(&mut self, why: &str) {
         while let Some(mut request) = self.channel.next() {
@@ -203,7 +216,8 @@ impl Keeper {
     fn wait(&self, milliseconds: i32) {
         let spaces = self.spaces.iter().flatten().map(|space| space.uffd.as_raw_fd());
         let target = (!self.has_ended).then_some(self.pidfd.as_raw_fd());
-        sys::wait_for_any(spaces.chain(self.channel.descriptors()).chain(target), milliseconds);
+        let others = self.channel.descriptors().chain([self.termination.as_raw_fd()]);
+        sys::wait_for_any(spaces.chain(others).chain(target), milliseconds);
     }
 
     /// Looks who has ended. Whether nothing is left to do.

@@ -107,12 +107,31 @@ fn check_memory(pid: i32) -> Result<()> {
     if maps.iter().any(|mapping| mapping.name.contains("libterrace.so")) {
         bail!("{pid} runs under `terrace run`, which manages its memory already");
     }
-    let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).context("cannot list descriptors")?;
-    for descriptor in descriptors.flatten() {
-        let file = fs::read_link(descriptor.path()).unwrap_or_default();
-        if file.as_os_str() == "anon_inode:[userfaultfd]" {
-            bail!("{pid} uses userfaultfd itself: its memory cannot be registered twice");
-        }
+    if uses_userfaultfd(pid).context("cannot list descriptors")? {
+        bail!("{pid} uses userfaultfd itself: its memory cannot be registered twice");
+    }
+    if crate::channel::attached().contains(&pid) {
+        bail!("{pid} is attached to already: `terrace detach {pid}` first");
+    }
+    // A keeper in another network namespace has its socket where this command sees none.
+    let is_stub = |other: &i32| {
+        *other != pid
+            && crate::sys::shares_memory(pid, *other) == Some(true)
+            && uses_userfaultfd(*other).unwrap_or(false)
+    };
+    if let Some(stub) = process::all().find(is_stub) {
+        bail!(
+            "process {stub} handles the page faults of {pid}: if Terrace started it in another \
+             network namespace, `terrace detach {pid}` there first"
+        );
     }
     Ok(())
+}
+
+fn uses_userfaultfd(pid: i32) -> std::io::Result<bool> {
+    let mut descriptors = fs::read_dir(format!("/proc/{pid}/fd"))?.flatten();
+    Ok(descriptors.any(|descriptor| {
+        fs::read_link(descriptor.path())
+            .is_ok_and(|file| file.as_os_str() == "anon_inode:[userfaultfd]")
+    }))
 }

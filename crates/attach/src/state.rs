@@ -114,6 +114,8 @@ pub struct Keeper {
     pub pidfd: OwnedFd,
     pub guard: Option<(i32, OwnedFd)>,
     pub channel: Channel,
+    /// Readable once this process was asked to end by a signal.
+    pub termination: OwnedFd,
     pub looked_ms: u64,
     /// The target has ended, if not its memory.
     pub has_ended: bool,

@@ -177,6 +177,23 @@ pub fn pidfd_getfd(pidfd: i32, fd: i32) -> io::Result<OwnedFd> {
     descriptor(unsafe { libc::syscall(libc::SYS_pidfd_getfd, pidfd, fd, 0) })
 }
 
+/// Blocks the signals that ask a process to end, in this one and in those that it forks. The
+/// descriptor (signalfd(2)) can be read once one of them has come.
+pub fn block_termination() -> io::Result<OwnedFd> {
+    // SAFETY: plain data, which the next calls fill.
+    let mut signals: libc::sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: the set lives until the calls are over; this process has one thread.
+    let value = unsafe {
+        libc::sigemptyset(&mut signals);
+        for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT] {
+            libc::sigaddset(&mut signals, signal);
+        }
+        libc::sigprocmask(libc::SIG_BLOCK, &signals, std::ptr::null_mut());
+        libc::signalfd(-1, &signals, libc::SFD_CLOEXEC)
+    };
+    descriptor(i64::from(value))
+}
+
 /// Sends a signal to a process, by its pidfd.
 pub fn pidfd_signal(pidfd: i32, signal: i32) -> Result<(), i32> {
     // SAFETY: no memory is involved; without a siginfo the kernel makes one.

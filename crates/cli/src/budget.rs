@@ -44,6 +44,12 @@ pub fn refuse_bare_number(dram: Dram) -> Result<()> {
         Dram::Bytes(count @ 1..=100) => {
             bail!("--dram {count} is {count} bytes; did you mean {count}% or {count}M?")
         }
+        Dram::Bytes(count) if count < 64 << 10 && count % 1024 == 0 => {
+            let kibi = count >> 10;
+            bail!(
+                "{count} bytes are too little for --dram; did you mean {kibi}M (not {kibi}k), or {count}M?"
+            )
+        }
         Dram::Bytes(count) if (101..64 << 10).contains(&count) => {
             bail!("{count} bytes are too little for --dram; did you mean {count}M?")
         }
@@ -133,7 +139,7 @@ mod tests {
         );
         assert!(
             refuse_bare_number(Dram::Bytes(4096))
-                .is_err_and(|why| why.to_string().contains("did you mean 4096M?"))
+                .is_err_and(|why| why.to_string().contains("did you mean 4M (not 4k), or 4096M?"))
         );
         assert!(
             refuse_bare_number(Dram::Bytes(1 << 20)).is_ok()

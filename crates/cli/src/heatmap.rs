@@ -144,8 +144,14 @@ pub fn run(arguments: &HeatmapArguments) -> Result<u8> {
 /// As many cells as the terminal has room for beside so many others.
 pub fn columns(labels: usize) -> usize {
     let (least, most) = COLUMNS_OF_TERMINALS;
-    let width = std::io::stdout().is_terminal().then(terminal::size).and_then(|size| size.ok());
-    width.map_or(COLUMNS, |(width, _)| usize::from(width).saturating_sub(labels).clamp(least, most))
+    let fitting = |width: usize| width.saturating_sub(labels).clamp(least, most);
+    terminal_width().map_or(COLUMNS, fitting)
+}
+
+/// Columns of the terminal that standard output is; `None` where it is none.
+pub fn terminal_width() -> Option<usize> {
+    let size = std::io::stdout().is_terminal().then(terminal::size)?;
+    size.ok().map(|(width, _)| usize::from(width))
 }
 
 fn title(recording: &Recording, process: u32) -> String {

@@ -119,6 +119,18 @@ impl OtherMemory {
         (size >= MIN_BUDGET_BYTES).then_some(remedy)
     }
 
+    /// What a process has now, by a look at all of its pages; static data and the break are taken as
+    /// managed. `None` where that cannot be looked at, or would take too long.
+    pub fn of_process(pid: u32) -> Option<OtherMemory> {
+        let resident = process::resident(pid)?;
+        if resident.anonymous_bytes >= BY_KIND_MOST {
+            return None;
+        }
+        let smaps = File::open(format!("/proc/{pid}/smaps")).ok()?;
+        let other = by_kind(BufReader::new(smaps), Managed::All);
+        Some(OtherMemory { shared_bytes: resident.shared_bytes, ..other })
+    }
+
     fn add(&mut self, other: &OtherMemory) {
         let most = |mine: &mut u64, others: u64| *mine = (*mine).max(others);
         most(&mut self.shared_bytes, other.shared_bytes);

@@ -2,9 +2,10 @@
 //! `terrace report sites`, which gives them the names of their functions.
 
 use crate::args::SitesArguments;
+use crate::heatmap;
 use crate::quantity::{bytes, share};
 use addr2line::Loader;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -138,7 +139,11 @@ struct Reported {
 pub fn show(arguments: &SitesArguments) -> Result<u8> {
     let name = arguments.file.display();
     // What is no report is not read to its end, which it may not have.
-    let file = std::fs::File::open(&arguments.file).with_context(|| name.to_string())?;
+    let file = std::fs::File::open(&arguments.file).map_err(|error| {
+        anyhow!(
+            "{name}: {error}; `terrace run --allocator context --report {name} -- CMD` makes one"
+        )
+    })?;
     let report: Reported =
         serde_json::from_reader(std::io::BufReader::new(file)).with_context(|| {
             format!("{name} is no report of `terrace run --report` (a recording has no sites)")
@@ -189,13 +194,15 @@ pub fn show(arguments: &SitesArguments) -> Result<u8> {
     let tiers: String = sites.tiers.iter().map(|name| format!(" {name:>TIER_WIDTH$}")).collect();
     // Under the first of the names.
     let indent = 43 + widths.iter().map(|width| 1 + width).sum::<usize>();
+    let room = heatmap::terminal_width().map(|width| width.saturating_sub(indent + 2).max(20));
     let mut list = |title: &str, ranking: &[&Site]| -> Result<()> {
         writeln!(
             out,
             "\n{title}\n  samples      bytes    objects  bytes each{tiers}  allocated by"
         )?;
         for site in ranking.iter().take(arguments.count) {
-            let names = symbols.names(site);
+            let names: Vec<String> =
+                symbols.names(site).into_iter().map(|name| fitted(name, room)).collect();
             let each = site.bytes / site.objects.max(1);
             let shares = site.tier_bytes.iter().zip(&widths);
             let shares: String = shares
@@ -236,6 +243,16 @@ pub fn show(arguments: &SitesArguments) -> Result<u8> {
     };
     list(title, &cold)?;
     Ok(0)
+}
+
+/// A name, cut off where a line has no more room.
+fn fitted(name: String, room: Option<usize>) -> String {
+    match room {
+        Some(room) if name.chars().count() > room => {
+            name.chars().take(room - 1).chain(['…']).collect()
+        }
+        _ => name,
+    }
 }
 
 fn samples(sites: &Sites) -> f64 {
@@ -303,6 +320,13 @@ mod tests {
         assert_eq!(sites.sites[1].frames, ["(placed)"]);
         assert_eq!(sites.sites[2].frames, ["/usr/bin/app+0x1a2b", "/lib/libc.so.6+0xff"]);
         assert_eq!(sites.sites[2].tier_bytes, [0, 4096]);
+    }
+
+    #[test]
+    fn long_names_are_cut_off_where_there_is_a_terminal() {
+        let fitted = |room| fitted("insert (table.c:12)".into(), room);
+        assert_eq!(fitted(None), "insert (table.c:12)");
+        assert_eq!((fitted(Some(19)), fitted(Some(8))), (fitted(None), "insert …".into()));
     }
 
     #[test]

@@ -6,6 +6,7 @@
 use crate::args::StatusArguments;
 use crate::emphasis::emphasised;
 use crate::figures::{self, Figures, Image, PageFile, SILENT_NS};
+use crate::outside::OtherMemory;
 use crate::quantity::{bytes, share};
 use crate::report::state_name;
 use crate::run_dir::{self, About, LiveRun};
@@ -19,9 +20,14 @@ use terrace_os as sys;
 use terrace_pager::stats::State;
 use terrace_policy::victims::Reason;
 
+/// Width of a tier's bar, cells.
+pub const BAR: usize = 30;
 /// Between the two looks of one answer, and between the answers of `--watch`.
 const FIRST_WAIT: Duration = Duration::from_millis(500);
 const WATCH_EVERY: Duration = Duration::from_secs(1);
+/// A process that measures writes ten times a second: if it wrote in this time, it is not looked at
+/// in /proc whether it lives.
+const JUST_NOW_NS: u64 = 200_000_000;
 const PAGE_BYTES: u64 = 4096;
 
 /// What one look at the machine found.
@@ -83,6 +89,8 @@ pub struct Process {
     pub slowdown_last_minute: Option<f64>,
     /// Its other anonymous memory on average, which is not managed, bytes.
     pub unmanaged_bytes: u64,
+    /// What is not managed now, by kind; `None` where that is little, or was not looked at.
+    pub other_memory: Option<OtherMemory>,
     /// Time between the two looks that rates are taken from.
     pub interval_s: f64,
     /// For how long nothing was heard of it, where its figures are old.
@@ -94,15 +102,46 @@ pub struct Process {
 }
 
 impl Process {
-    /// What is said of memory that is not managed, where that is more than an eighth of the data.
-    pub fn unmanaged(&self) -> Option<String> {
-        let told = self.unmanaged_bytes > self.logical_bytes / 8;
-        (told && self.unmanaged_bytes > 0).then(|| {
-            format!(
-                "not managed: {} of stacks, libraries' data and other mappings, on average",
-                bytes(self.unmanaged_bytes)
-            )
-        })
+    /// Whether more is not managed than an eighth of the data.
+    fn has_much_unmanaged(&self) -> bool {
+        self.unmanaged_bytes > self.logical_bytes / 8
+    }
+
+    /// What is said of memory that is not managed, where that is much, and what would help.
+    pub fn unmanaged(&self) -> Vec<String> {
+        if !self.has_much_unmanaged() {
+            return Vec::new();
+        }
+        let average = bytes(self.unmanaged_bytes);
+        let kinds = self.other_memory.map(|other| other.text()).filter(|kinds| !kinds.is_empty());
+        let mut lines = vec![match kinds {
+            Some(kinds) => format!("not managed: {average} on average; at most {kinds} now"),
+            None => format!(
+                "not managed: {average} of stacks, libraries' data and other mappings, on average"
+            ),
+        }];
+        let remedy = self.other_memory.and_then(|other| other.remedy());
+        lines.extend(remedy.map(|remedy| format!("what would help: {remedy}")));
+        lines
+    }
+
+    /// Pages that left DRAM, by reason, the most frequent first; `None` where none did.
+    pub fn evicted(&self) -> Option<String> {
+        let mut reasons: Vec<(&str, u64)> =
+            self.demoted_for.iter().map(|(reason, pages)| (*reason, *pages)).collect();
+        reasons.sort_by_key(|(reason, pages)| (std::cmp::Reverse(*pages), *reason));
+        let told: Vec<String> =
+            reasons.iter().map(|(reason, pages)| format!("{reason} {pages}")).collect();
+        (!told.is_empty()).then(|| format!("pages evicted as {}", told.join(", ")))
+    }
+
+    /// A tier's name, how much of the data is in it, and a bar of at most so many cells.
+    pub fn tier_bar(&self, tier: &TierNow, cell: char, cells: usize) -> String {
+        let most = self.tiers.iter().map(|tier| tier.logical_bytes).max().unwrap_or(0).max(1);
+        let filled = (tier.logical_bytes as f64 / most as f64 * cells as f64).round() as usize;
+        let held = bytes(tier.logical_bytes);
+        let bar = String::from(cell).repeat(filled);
+        format!("{:<12.12} {held:>8} {bar}", plain(&tier.name)).trim_end().to_string()
     }
 }
 
@@ -130,13 +169,24 @@ pub fn run(arguments: &StatusArguments) -> Result<u8> {
     let mut before = HashMap::new();
     look(&mut before);
     std::thread::sleep(FIRST_WAIT);
+    let cell = bar_cell();
+    let mut by_kind = HashMap::new();
     loop {
-        let status = look(&mut before);
+        let mut status = look(&mut before);
+        for process in status.runs.iter_mut().flat_map(|run| &mut run.processes) {
+            if process.has_much_unmanaged() {
+                // Once: that looks at every page.
+                process.other_memory = *by_kind
+                    .entry(process.pid)
+                    .or_insert_with(|| OtherMemory::of_process(process.pid));
+            }
+        }
         let mut out = io::stdout().lock();
         let written = if arguments.json {
             writeln!(out, "{}", serde_json::to_string(&status)?)
         } else {
-            anstream::AutoStream::auto(&mut out).write_all(emphasised(&text(&status)).as_bytes())
+            anstream::AutoStream::auto(&mut out)
+                .write_all(emphasised(&text(&status, cell)).as_bytes())
         };
         // Whoever reads it may have seen enough.
         if written.and_then(|()| out.flush()).is_err()
@@ -164,7 +214,9 @@ fn look_at(run: LiveRun, before: &mut HashMap<PathBuf, Before>) -> Run {
     let mut processes: Vec<(u64, Process)> = Vec::new();
     for file in newest.into_values() {
         let Some((image, page)) = figures::read_now(&file) else { continue };
-        if image.lives() {
+        // /proc costs more than all else of a look.
+        let has_just_written = sys::now_ns().saturating_sub(image.updated_ns) < JUST_NOW_NS;
+        if has_just_written || image.lives() {
             let process = process(&file, &image, &page, before);
             processes.push((file.started_ns, process));
         }
@@ -206,6 +258,7 @@ fn process(
         slowdown: rate(now.lost_ns.saturating_sub(then.lost_ns)) / 1e9,
         slowdown_last_minute: Some(page.slowdown_last_minute()),
         unmanaged_bytes: page.mean_unmanaged_bytes,
+        other_memory: None,
         interval_s,
         silent_s: silent_ns.map(|silent| silent as f64 / 1e9),
         tiers: page
@@ -231,7 +284,17 @@ pub fn plain(text: &str) -> String {
     text.replace(char::is_control, "\u{fffd}")
 }
 
-fn text(status: &Status) -> String {
+/// What bars are drawn with: a block where the locale has one.
+pub fn bar_cell() -> char {
+    let locale = ["LC_ALL", "LC_CTYPE", "LANG"]
+        .iter()
+        .find_map(|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
+        .unwrap_or_default()
+        .to_uppercase();
+    if locale.contains("UTF-8") || locale.contains("UTF8") { '█' } else { '#' }
+}
+
+fn text(status: &Status, cell: char) -> String {
     let mut lines = Vec::new();
     if status.runs.is_empty() && status.attached.is_empty() {
         lines.push("nothing runs under Terrace here".to_string());
@@ -243,7 +306,7 @@ fn text(status: &Status) -> String {
             "  {:>8}  {:<16} {:<10} {:>9} {:>9} {:>9} {:>9} {:>8}",
             "process", "program", "state", "data", "DRAM", "budget", "faults/s", "lost 1m"
         ));
-        lines.extend(run.processes.iter().flat_map(row));
+        lines.extend(run.processes.iter().flat_map(|process| row(process, cell)));
         if run.processes.is_empty() {
             lines.push("  no process of it has figures".into());
         }
@@ -322,7 +385,7 @@ fn headline(run: &Run) -> String {
     )
 }
 
-fn row(process: &Process) -> Vec<String> {
+fn row(process: &Process, cell: char) -> Vec<String> {
     let budget = process.budget_bytes.map_or("-".into(), bytes);
     let mut lines = vec![format!(
         "  {:>8}  {:<16.16} {:<10} {:>9} {:>9} {:>9} {:>9.0} {:>8}",
@@ -335,26 +398,26 @@ fn row(process: &Process) -> Vec<String> {
         process.faults_per_s,
         process.slowdown_last_minute.map_or("-".into(), share)
     )];
-    let held: Vec<String> = process
-        .tiers
-        .iter()
-        .filter(|tier| tier.logical_bytes > 0)
-        .map(|tier| format!("{} {}", tier.name, bytes(tier.logical_bytes)))
-        .collect();
-    if held.len() > 1 {
-        lines.push(format!("            data in {}", held.join(", ")));
+    let mut details: Vec<String> = Vec::new();
+    let held = || process.tiers.iter().filter(|tier| tier.logical_bytes > 0);
+    if held().count() > 1 {
+        details.extend(held().map(|tier| process.tier_bar(tier, cell, BAR)));
     }
-    lines.extend(process.unmanaged().map(|text| format!("            {text}")));
-    lines.extend(process.silent_s.map(|silent_s| {
-        format!(
-            "            silent for {silent_s:.0}s: these figures are old (stopped, or starved)"
-        )
+    if process.faults > 0 {
+        let waited = process.stall_s;
+        details.push(format!("{} pages came back, {waited:.1}s waited in all", process.faults));
+    }
+    details.extend(process.evicted());
+    details.extend(process.unmanaged());
+    details.extend(process.silent_s.map(|silent_s| {
+        format!("silent for {silent_s:.0}s: these figures are old (stopped, or starved)")
     }));
-    lines.extend(process.note.as_ref().map(|note| format!("            note: {note}")));
+    details.extend(process.note.as_ref().map(|note| format!("note: {note}")));
+    lines.extend(details.iter().map(|detail| format!("            {detail}")));
     lines
 }
 
-/// `42s`, `7m`, `3h 7m`, `2d 3h`.
+/// `42s``, `7m`, `3h 7m`, `2d 3h`.
 fn duration(seconds: u64) -> String {
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
     match seconds {
@@ -372,7 +435,7 @@ mod tests {
     #[test]
     fn a_run_is_told_in_lines_that_a_terminal_can_show() {
         assert_eq!(
-            text(&Status { runs: Vec::new(), runs_of_others: 0, attached: Vec::new() }),
+            text(&Status { runs: Vec::new(), runs_of_others: 0, attached: Vec::new() }, '#'),
             "nothing runs under Terrace here\n"
         );
         let about = About {
@@ -403,6 +466,11 @@ mod tests {
             slowdown_last_minute: Some(0.031),
             silent_s: Some(7.0),
             tiers: vec![tier("dram", 100), tier("lz4", 200), tier("zstd:1", 0)],
+            faults: 9,
+            stall_s: 1.25,
+            demoted_for: HashMap::from([("cold", 12), ("probation", 30)]),
+            unmanaged_bytes: 90 << 20,
+            other_memory: Some(OtherMemory { locked_bytes: 70 << 20, ..OtherMemory::default() }),
             ..Process::default()
         };
         let runs = vec![Run {
@@ -411,14 +479,22 @@ mod tests {
             supervised: false,
             processes: vec![process],
         }];
-        let text = text(&Status { runs, runs_of_others: 2, attached: Vec::new() });
+        let text = text(&Status { runs, runs_of_others: 2, attached: Vec::new() }, '#');
         assert!(
             text.starts_with("redis-server \u{fffd}[2Jx  (--dram 60% --tiers dram,lz4; for "),
             "{text}"
         );
         assert!(text.contains("      77  redis-server     active        300.0M    200.0M    200.0M      1234     3.1%\n"), "{text}");
         assert!(
-            text.contains("data in dram 100.0M, lz4 200.0M\n") && text.contains("silent for 7s"),
+            text.contains(
+                "            dram           100.0M ###############
+            lz4            200.0M ##############################
+            9 pages came back, 1.2s waited in all
+            pages evicted as probation 30, cold 12
+            not managed: 90.0M on average; at most 70.0M locked now
+            what would help: the program's settings without mlock
+            silent for 7s"
+            ),
             "{text}"
         );
         assert!(

@@ -5,7 +5,7 @@
 
 use crate::args::TopArguments;
 use crate::quantity::{bytes, share};
-use crate::status::{self, Process, Status, TierNow, UNSUPERVISED, plain};
+use crate::status::{self, BAR, Process, Status, TierNow, UNSUPERVISED, bar_cell, plain};
 use anyhow::{Context, Result, ensure};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -27,8 +27,6 @@ const DETAILS_FROM_LINES: u16 = 16;
 const ABANDONED: &str = "abandoned";
 /// Lines for details: a heading, a bar for each tier, why pages were evicted, and a note.
 const DETAIL_LINES: u16 = 9;
-/// Width of a tier's bar, cells.
-const BAR: usize = 30;
 const HELP: [&str; 9] = [
     "up, down, PgUp, PgDn, Home, End   select a process",
     "left, right, < and >              sort by another column",
@@ -328,22 +326,15 @@ impl Top {
             let target = format!("  its run: {}", plain(limit));
             Line::from(target)
         }));
-        let most = process.tiers.iter().map(|tier| tier.logical_bytes).max().unwrap_or(0).max(1);
-        lines.extend(process.tiers.iter().map(|tier| {
-            let cells = (tier.logical_bytes as f64 / most as f64 * BAR as f64).round() as usize;
-            let bar = String::from(self.bar).repeat(cells);
-            let held = bytes(tier.logical_bytes);
-            Line::from(format!("  {:<12.12} {held:>8} {bar}", plain(&tier.name)))
-        }));
-        let mut reasons: Vec<(&str, u64)> =
-            process.demoted_for.iter().map(|(reason, pages)| (*reason, *pages)).collect();
-        reasons.sort_by_key(|(reason, pages)| (std::cmp::Reverse(*pages), *reason));
-        if !reasons.is_empty() {
-            let told: Vec<String> =
-                reasons.iter().map(|(reason, pages)| format!("{reason} {pages}")).collect();
-            lines.push(Line::from(format!("  pages evicted as {}", told.join(", "))));
-        }
-        lines.extend(process.unmanaged().map(|text| Line::from(format!("  {text}"))));
+        lines.extend(
+            process
+                .tiers
+                .iter()
+                .map(|tier| Line::from(format!("  {}", process.tier_bar(tier, self.bar, BAR)))),
+        );
+        let evicted = process.evicted().into_iter();
+        lines
+            .extend(evicted.chain(process.unmanaged()).map(|text| Line::from(format!("  {text}"))));
         lines.extend((process.state == ABANDONED).then(|| Line::from(format!("  {UNSUPERVISED}"))));
         lines.extend(process.silent_s.map(|silent_s| {
             Line::from(format!("  silent for {silent_s:.0}s: these figures are old"))
@@ -400,13 +391,7 @@ pub fn run(arguments: &TopArguments) -> Result<u8> {
         io::stdin().is_terminal() && io::stdout().is_terminal(),
         "terrace top needs a terminal; `terrace status --watch` writes lines"
     );
-    let locale = ["LC_ALL", "LC_CTYPE", "LANG"]
-        .iter()
-        .find_map(|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
-        .unwrap_or_default()
-        .to_uppercase();
-    let bar = if locale.contains("UTF-8") || locale.contains("UTF8") { '█' } else { '#' };
-    let mut top = Top::new(Duration::from_secs_f64(arguments.interval), bar);
+    let mut top = Top::new(Duration::from_secs_f64(arguments.interval), bar_cell());
     for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGQUIT] {
         // SAFETY: the handler only stores into an atomic.
         unsafe { libc::signal(signal, end as extern "C" fn(libc::c_int) as libc::sighandler_t) };

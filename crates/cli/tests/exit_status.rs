@@ -171,7 +171,7 @@ fn mistakes_have_their_own_words() {
     let table: [(&[&str], i32, &str, usize); 9] = [
         (&["run", "--dram", "-1G", "--", "true"], 125, "is not a size", 6),
         (&["attach", "--dram", "-1G", "1"], 125, "is not a size", 6),
-        (&["run", "--dram", "4096", "--", "true"], 125, "did you mean 4096M?", 1),
+        (&["run", "--dram", "4096", "--", "true"], 125, "or 4096M?", 1),
         (&["run", "--config", "/etc/passwd", "--", "true"], 125, "more mistakes", 6),
         (&["run", "--dram", "60%", "--observe", "--", "true"], 0, "--dram has no effect", 2),
         (&["report", empty], 1, "is empty", 1),

@@ -104,6 +104,8 @@ pub struct Connection {
     /// It may make requests: nobody need authenticate, or its client has.
     admitted: bool,
     closing: bool,
+    /// When its stream last told of something, by the server's clock, s.
+    pub active: u32,
 }
 
 impl Connection {
@@ -128,6 +130,7 @@ impl Connection {
             held: None,
             admitted,
             closing: false,
+            active: 0,
         }
     }
 
@@ -381,8 +384,7 @@ impl Connection {
                 return self.reply(whole, "CLIENT_ERROR bad command line termination");
             };
             server.stats.add(Count::Authentications);
-            let accounts = server.settings.accounts.as_ref();
-            let (said, admitted) = accounts.map_or(("STORED", true), |all| all.answer(value));
+            let (said, admitted) = server.authenticate(value);
             self.admitted = admitted;
             if !admitted {
                 server.stats.add(Count::AuthenticationErrors);

@@ -6,8 +6,8 @@ use std::ffi::CString;
 use std::io;
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, RwLock};
 use std::thread;
 use std::time::Duration;
 
@@ -29,9 +29,10 @@ const FILES: u64 = 32;
 const FILES_PER_THREAD: u64 = 8;
 
 static SIGNALLED: AtomicBool = AtomicBool::new(false);
+static HUNG_UP: AtomicBool = AtomicBool::new(false);
 
-extern "C" fn note_signal(_: libc::c_int) {
-    SIGNALLED.store(true, Relaxed);
+extern "C" fn note_signal(signal: libc::c_int) {
+    if signal == libc::SIGHUP { &HUNG_UP } else { &SIGNALLED }.store(true, Relaxed);
 }
 
 fn main() -> ExitCode {
@@ -147,8 +148,8 @@ fn raise_file_limit(settings: &Settings) -> Result<(), Failure> {
 
 fn serve(mut settings: Settings) -> Result<(), Failure> {
     raise_file_limit(&settings)?;
-    for signal in [libc::SIGINT, libc::SIGTERM] {
-        // SAFETY: the handler only stores into an atomic.
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        // SAFETY: the handler only stores into atomics.
         unsafe { libc::signal(signal, note_signal as *const () as libc::sighandler_t) };
     }
     let tls = match settings.tls.enabled {
@@ -183,6 +184,14 @@ fn serve(mut settings: Settings) -> Result<(), Failure> {
         // The service manager's: it is not ours to give away or to remove.
         settings.socket = None;
     }
+    if let Some(path) = &settings.pid_file {
+        std::fs::write(path, format!("{}\n", std::process::id()))
+            .map_err(|error| refused_by_system(format!("-P {}: {error}", path.display())))?;
+    }
+    // SAFETY: it only reads the process's user.
+    if settings.user.is_none() && unsafe { libc::geteuid() } == 0 {
+        eprintln!("terrace-kv: warning: runs as root; -u USER gives those rights up");
+    }
     if let Some(user) = &settings.user {
         become_user(user, settings.socket.as_deref())?;
     }
@@ -192,6 +201,7 @@ fn serve(mut settings: Settings) -> Result<(), Failure> {
         clock: Clock::default(),
         tls,
         verbosity: AtomicU32::new(settings.verbosity),
+        accounts: settings.accounts.clone().map(RwLock::new),
         settings,
         stop: AtomicBool::new(false),
     });
@@ -199,6 +209,9 @@ fn serve(mut settings: Settings) -> Result<(), Failure> {
     thread::spawn(move || {
         while !SIGNALLED.load(Relaxed) {
             thread::sleep(LOOK_EVERY);
+            if HUNG_UP.swap(false, Relaxed) {
+                watched.read_accounts_again();
+            }
             if let Some(follower) = &mut follower {
                 follower.look();
             }
@@ -206,7 +219,8 @@ fn serve(mut settings: Settings) -> Result<(), Failure> {
         watched.stop.store(true, Relaxed);
     });
     let outcome = run(&server, &listeners).map_err(|error| error.to_string().into());
-    if let Some(path) = &server.settings.socket {
+    let Settings { socket, pid_file, .. } = &server.settings;
+    for path in [socket, pid_file].into_iter().flatten() {
         let _ = std::fs::remove_file(path);
     }
     outcome

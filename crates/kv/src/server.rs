@@ -70,14 +70,19 @@ impl Listener {
                 _ => {}
             }
             let listener = UnixListener::bind(path)?;
+            set_backlog(&listener, settings.backlog);
             fs::set_permissions(path, fs::Permissions::from_mode(settings.socket_mask))?;
             return Ok(vec![Listener::Unix(listener)]);
+        }
+        if settings.port == 0 {
+            return Err(io::Error::other(
+                "-p 0 is no TCP port, and there is no Unix socket: give one of -p and -s",
+            ));
         }
         let mut listeners = Vec::new();
         for (address, encrypted) in addresses(settings)? {
             let listener = TcpListener::bind(address)?;
-            // SAFETY: the socket is open; listening again only changes its backlog.
-            unsafe { libc::listen(listener.as_raw_fd(), settings.backlog as i32) };
+            set_backlog(&listener, settings.backlog);
             listeners.push(Listener::of_tcp(listener, encrypted));
         }
         Ok(listeners)
@@ -122,6 +127,12 @@ impl Listener {
             Listener::Unix(listener) => Box::new(listener.accept()?.0),
         })
     }
+}
+
+/// Has the kernel queue so many connections that are not accepted yet.
+fn set_backlog(listener: &impl AsRawFd, backlog: u32) {
+    // SAFETY: the socket is open; listening again only changes its backlog.
+    unsafe { libc::listen(listener.as_raw_fd(), backlog as i32) };
 }
 
 fn is_socket(metadata: &fs::Metadata) -> bool {
@@ -225,6 +236,8 @@ struct Worker {
     stalled: Vec<usize>,
     /// When handshakes that take too long were last looked for.
     looked: Instant,
+    /// The second in which silent connections were last looked for.
+    looked_for_silent: u32,
 }
 
 impl Worker {
@@ -254,6 +267,7 @@ impl Worker {
             ready: VecDeque::new(),
             stalled: Vec::new(),
             looked: Instant::now(),
+            looked_for_silent: 0,
         })
     }
 
@@ -275,7 +289,9 @@ impl Worker {
                     self.accept(event.token().0);
                 } else {
                     let ended = event.is_read_closed() || event.is_error();
+                    let now = self.server.clock.now();
                     if let Some(connection) = self.connection(event.token()) {
+                        connection.active = now;
                         connection.wake(ended);
                     }
                     self.advance(event.token());
@@ -285,6 +301,7 @@ impl Worker {
                 self.admit(stream);
             }
             self.drop_slow_handshakes();
+            self.drop_silent();
             for listener in std::mem::take(&mut self.stalled) {
                 self.accept(listener);
             }
@@ -303,6 +320,22 @@ impl Worker {
             }
         }
         Ok(())
+    }
+
+    /// Closes connections whose clients have been silent for too long (`-o idle_timeout`).
+    fn drop_silent(&mut self) {
+        let (most, now) = (self.server.settings.idle_timeout, self.server.clock.now());
+        if most == 0 || self.looked_for_silent == now {
+            return;
+        }
+        self.looked_for_silent = now;
+        for place in 0..self.connections.len() {
+            let active = self.connections[place].as_ref().map(|connection| connection.active);
+            if active.is_some_and(|active| now.saturating_sub(active) > most) {
+                self.server.stats.add(Count::IdleKicks);
+                self.close(place);
+            }
+        }
     }
 
     /// Handshakes that may be under way at a time.
@@ -394,7 +427,8 @@ impl Worker {
     fn admit(&mut self, stream: Box<dyn Stream>) {
         let place = self.vacant.pop().unwrap_or(self.connections.len());
         let token = Token(self.listeners.len() + place);
-        let mut connection = Connection::new(stream, self.server.settings.accounts.is_none());
+        let mut connection = Connection::new(stream, self.server.accounts.is_none());
+        connection.active = self.server.clock.now();
         let registry = self.poll.registry();
         if place == self.connections.len() {
             self.connections.push(None);

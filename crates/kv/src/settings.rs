@@ -32,16 +32,20 @@ terrace-kv: a server that speaks memcached's text and meta protocols
 -X, --disable-dumping     disable stats cachedump and lru_crawler metadump
 -D <char>                 prefix delimiter of detailed statistics
 -u, --user=<user>         user to become when started as root
+-P, --pidfile=<file>      write the process id to a file, which is removed at the end
 -Y, --auth-file=<file>    clients must authenticate: lines of user:password, read at the start
+                          and again on SIGHUP
 -Z, --enable-ssl          enable TLS/SSL
     --dram=<size|share>   DRAM for items, such as 512M or 30%; colder ones are compressed
     --slowdown=<share>    as little DRAM for items as costs no more time, such as 2%, or off;
                           beside --dram, which stays the limit (default: off)
     --tiers=<list>        where they go, as with `terrace run` (default: dram,lz4,zstd:1)
--o, --extended            items=<n> makes the index for that many items, and is a limit, instead
+-o, --extended            idle_timeout=<s> closes connections that are silent for so many seconds
+                          (default: 0, never);
+                          items=<n> makes the index for that many items, and is a limit, instead
                           of one for the memory limit; consolidate and no_consolidate bring hot
-                          items together, or do not (default: no_consolidate); options without
-                          effect are warned of. With -Z:
+                          items together, or do not (default: no_consolidate); memcached's others
+                          are warned of, as they have no effect. With -Z:
    - ssl_chain_cert:      certificate chain file in PEM format
    - ssl_key:             private key, if not part of the ssl_chain_cert
    - ssl_keyformat:       1 for PEM, 2 for DER (default: 1)
@@ -53,9 +57,59 @@ terrace-kv: a server that speaks memcached's text and meta protocols
    - ssl_session_cache:   clients may resume sessions
    - ssl_min_version:     2(tlsv1.2) or 3(tlsv1.3) (default: 2)
 -v, -vv, --verbose        write more about the work
+-i, --license             print the licence and exit
 -V, --version             print the version and exit
 -h, --help                print this help and exit
+Options of memcached that are warned of, as they have no effect: -f -k -L -n -N -r -W
 ";
+
+const LICENCE: &str = concat!("terrace-kv is licensed as ", env!("CARGO_PKG_LICENSE"), "\n");
+
+/// Flags of memcached without effect here, and why.
+const WITHOUT_EFFECT: &[(char, &str)] = &[
+    ('f', "there are no slab classes"),
+    ('k', "memory that is locked could not leave DRAM"),
+    ('L', "segments are of small pages, which can leave DRAM"),
+    ('n', "there are no slab classes"),
+    ('N', "connections go to the thread that has the fewest"),
+    ('r', "`ulimit -c unlimited` allows core files"),
+    ('W', "there is no `watch` that could be disabled"),
+];
+
+/// Extended options of memcached without effect here; each may have `no_` before it.
+const EXTENDED_WITHOUT_EFFECT: &[&str] = &[
+    "drop_privileges",
+    "hash_algorithm",
+    "hashexpand",
+    "hashpower",
+    "hot_lru_pct",
+    "hot_max_factor",
+    "inline_ascii_resp",
+    "lru_crawler",
+    "lru_crawler_sleep",
+    "lru_crawler_tocrawl",
+    "lru_maintainer",
+    "lru_segmented",
+    "maxconns_fast",
+    "read_buf_mem_limit",
+    "read_obj_mem_limit",
+    "resp_obj_mem_limit",
+    "slab_automove",
+    "slab_automove_freeratio",
+    "slab_automove_ratio",
+    "slab_automove_window",
+    "slab_chunk_max",
+    "slab_reassign",
+    "slab_sizes",
+    "sock_cookie_id",
+    "tail_repair_time",
+    "temporary_ttl",
+    "track_sizes",
+    "warm_lru_pct",
+    "warm_max_factor",
+    "watcher_logbuf_size",
+    "worker_logbuf_size",
+];
 
 const ITEM_SIZE_MIN: usize = 1 << 10;
 const ITEM_SIZE_MAX: usize = 1 << 30;
@@ -67,7 +121,7 @@ const THREADS_MAX: usize = 1024;
 /// The settings.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
-    /// The TCP port; 0 for none.
+    /// The TCP port; 0 for none, as with memcached.
     pub port: u16,
     /// The addresses to listen on; none for all.
     pub listen: Vec<String>,
@@ -79,6 +133,12 @@ pub struct Settings {
     pub user: Option<String>,
     /// The accounts of those who may use the server; none where everybody may.
     pub accounts: Option<Accounts>,
+    /// The file that they were read from.
+    pub auth_file: Option<PathBuf>,
+    /// The file for the process id.
+    pub pid_file: Option<PathBuf>,
+    /// Seconds after which a silent connection is closed; 0 for never.
+    pub idle_timeout: u32,
     /// TLS.
     pub tls: Options,
     /// Bytes of memory for items.
@@ -133,6 +193,9 @@ impl Default for Settings {
             socket: None,
             user: None,
             accounts: None,
+            auth_file: None,
+            pid_file: None,
+            idle_timeout: 0,
             tls: Options::default(),
             socket_mask: 0o700,
             memory_limit: 64 << 20,
@@ -173,7 +236,7 @@ pub enum Command {
 const DRAM: char = '\u{1}';
 const TIERS: char = '\u{2}';
 const SLOWDOWN: char = '\u{3}';
-const WITH_VALUE: &str = "pUslamctRbBIDuoY\u{1}\u{2}\u{3}";
+const WITH_VALUE: &str = "pUslamctRbBIDuoYPfnNe\u{1}\u{2}\u{3}";
 const LONG: &[(&str, char)] = &[
     ("port", 'p'),
     ("udp-port", 'U'),
@@ -194,6 +257,17 @@ const LONG: &[(&str, char)] = &[
     ("disable-dumping", 'X'),
     ("user", 'u'),
     ("auth-file", 'Y'),
+    ("pidfile", 'P'),
+    ("lock-memory", 'k'),
+    ("enable-coredumps", 'r'),
+    ("enable-largepages", 'L'),
+    ("slab-growth-factor", 'f'),
+    ("slab-min-size", 'n'),
+    ("napi-ids", 'N'),
+    ("disable-watch", 'W'),
+    ("enable-sasl", 'S'),
+    ("memory-file", 'e'),
+    ("license", 'i'),
     ("enable-ssl", 'Z'),
     ("extended", 'o'),
     ("verbose", 'v'),
@@ -303,26 +377,21 @@ impl Settings {
             }
             'u' => self.user = Some(value),
             'Z' => self.tls.enabled = true,
-            'Y' => self.accounts = Some(Accounts::read(Path::new(&value))?),
+            'Y' => {
+                self.accounts = Some(Accounts::read(Path::new(&value))?);
+                self.auth_file = Some(value.into());
+            }
+            'P' => self.pid_file = Some(value.into()),
             'o' => {
                 for option in value.split(',') {
-                    match option {
-                        _ if option.starts_with("items=") => {
-                            self.items = Some(items(&option["items=".len()..])?);
-                        }
-                        "consolidate" => self.consolidate = true,
-                        "no_consolidate" => self.consolidate = false,
-                        "debug_time" => self.debug_time = true,
-                        _ if option.starts_with("ssl_") => self.tls.apply(option, warn)?,
-                        "modern" | "no_modern" | "relaxed_privileges" => {}
-                        _ => warn(format!("option -o {option} has no effect")),
-                    }
+                    self.apply_extended(option, warn)?;
                 }
             }
             DRAM => self.dram = value.parse().map_err(|error| format!("--dram: {error}"))?,
             SLOWDOWN => self.slowdown = slowdown(&value)?,
             TIERS => self.tiers = Some(value),
             'v' => self.verbosity += 1,
+            'i' => return Ok(Some(LICENCE.to_owned())),
             'V' => return Ok(Some(format!("terrace-kv {VERSION}\n"))),
             'h' => return Ok(Some(HELP.to_owned())),
             'd' => {
@@ -330,9 +399,49 @@ impl Settings {
                             `setsid` puts it into the background"
                     .to_owned());
             }
-            _ => return Err(format!("unknown option -{flag}; -h lists the options")),
+            'S' => {
+                return Err("-S: there is no SASL, which is of the binary protocol; -Y FILE has \
+                            clients authenticate by text"
+                    .to_owned());
+            }
+            'e' => {
+                return Err(
+                    "-e: no file holds items over a restart; --tiers dram,lz4,file:DIR puts \
+                            cold ones into a file while the server runs"
+                        .to_owned(),
+                );
+            }
+            _ => match WITHOUT_EFFECT.iter().find(|(without, _)| *without == flag) {
+                Some((_, why)) => warn(format!("option -{flag} has no effect: {why}")),
+                None => return Err(format!("unknown option -{flag}; -h lists the options")),
+            },
         }
         Ok(None)
+    }
+
+    fn apply_extended(&mut self, option: &str, warn: &mut dyn FnMut(String)) -> Result<(), String> {
+        let (name, value) = option.split_once('=').unwrap_or((option, ""));
+        match name {
+            "items" => self.items = Some(items(value)?),
+            "idle_timeout" => {
+                self.idle_timeout = value
+                    .parse()
+                    .map_err(|_| format!("-o idle_timeout={value}: write a number of seconds"))?;
+            }
+            "consolidate" => self.consolidate = true,
+            "no_consolidate" => self.consolidate = false,
+            "debug_time" => self.debug_time = true,
+            "modern" | "no_modern" | "relaxed_privileges" => {}
+            _ if name.starts_with("ssl_") => self.tls.apply(option, warn)?,
+            _ => {
+                let plain = name.strip_prefix("no_").unwrap_or(name);
+                if !EXTENDED_WITHOUT_EFFECT.contains(&plain) && !name.starts_with("ext_") {
+                    return Err(format!("unknown option -o {name}; -h lists the options"));
+                }
+                warn(format!("option -o {name} has no effect"));
+            }
+        }
+        Ok(())
     }
 
     fn check(&self) -> Result<(), String> {
@@ -404,12 +513,35 @@ mod tests {
 
     #[test]
     fn flags_stand_apart_or_together() {
-        let Ok(Command::Serve(settings)) = settings("-I512k -vvMm 128 --port=7 -o a,b=1") else {
+        let Ok(Command::Serve(settings)) =
+            settings("-I512k -vvMm 128 --port=7 -o track_sizes,no_hashexpand")
+        else {
             panic!("the flags are right");
         };
         assert_eq!(settings.item_size_max, 512 << 10);
         assert_eq!((settings.verbosity, settings.evictions, settings.port), (2, false, 7));
         assert_eq!(settings.memory_limit, 128 << 20);
+    }
+
+    #[test]
+    fn what_memcached_has_and_this_has_not_is_told() {
+        let told = |line: &str| {
+            let mut warnings = Vec::new();
+            let words = line.split_whitespace().map(str::to_owned);
+            let outcome = parse(words, &mut |warning| warnings.push(warning));
+            (outcome.map(drop), warnings.len())
+        };
+        // Debian's file of options, and others.
+        let debian = "-m 64 -p 11211 -u memcache -l 127.0.0.1 -P /run/memcached/memcached.pid";
+        assert_eq!(told(debian), (Ok(()), 0));
+        assert_eq!(
+            told("-k -r -L -W -f 1.25 -n 48 -N 2 -o hashpower=20,ext_path=/x:1G"),
+            (Ok(()), 9)
+        );
+        assert_eq!(told("-o idle_timeout=5"), (Ok(()), 0));
+        for wrong in ["-S", "-e /tmp/x", "-o hashpowre=20", "-o idle_timeout=x", "-q"] {
+            assert!(told(wrong).0.is_err(), "{wrong}");
+        }
     }
 
     /// memcached's table begins with its `hashpower` and grows; an index of that size would lose items.

@@ -84,6 +84,8 @@ counts! {
     Connections = "total_connections",
     /// Connections refused.
     Rejected = "rejected_connections",
+    /// Connections that were closed since their clients were silent.
+    IdleKicks = "idle_kicks",
     /// Times a connection had to let others go first.
     Yields = "conn_yields",
     /// Items stored.

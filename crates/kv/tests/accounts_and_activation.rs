@@ -38,6 +38,64 @@ fn nothing_is_answered_before_the_right_password() {
 }
 
 #[test]
+fn a_hangup_has_the_accounts_read_again_and_keeps_the_items() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let [socket, file, pid_file] =
+        ["socket", "accounts", "pid"].map(|name| directory.path().join(name));
+    std::fs::write(&file, "ann:secret\n").expect("it can be written");
+    let flags = ["-Y", &file.to_string_lossy(), "-P", &pid_file.to_string_lossy()];
+    let mut server = Server::start(&socket, &flags);
+    let pid = std::fs::read_to_string(&pid_file).expect("it was written before the socket");
+    assert_eq!(pid, format!("{}\n", server.0.id()));
+    let signal = |signal: i32| {
+        // SAFETY: no memory is involved; a child of this test's.
+        assert_eq!(unsafe { libc::kill(server.0.id() as i32, signal) }, 0);
+    };
+    let admits = |password: &[u8]| Client::connect(&socket).set("x", 0, password) == "STORED";
+    let mut client = Client::connect(&socket);
+    assert_eq!(client.set("x", 0, b"ann secret"), "STORED");
+    assert_eq!(client.set("a", 0, b"kept"), "STORED");
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    for (text, password) in [("ann:other\n", &b"ann other"[..]), ("no account\n", b"ann other")] {
+        std::fs::write(&file, text).expect("it can be written");
+        signal(libc::SIGHUP);
+        while !admits(password) {
+            assert!(std::time::Instant::now() < deadline, "the accounts were not read again");
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+    }
+    assert!(!admits(b"ann secret"));
+    assert_eq!(client.get("a").as_deref(), Some(b"kept".as_slice()));
+    signal(libc::SIGTERM);
+    server.0.wait().expect("it is our child");
+    assert!(!pid_file.exists());
+}
+
+#[test]
+fn silent_clients_are_closed_where_that_was_asked_for() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let socket = directory.path().join("socket");
+    let _server = Server::start(&socket, &["-o", "idle_timeout=1"]);
+    let (mut silent, mut asks) = (Client::connect(&socket), Client::connect(&socket));
+    assert_eq!((silent.set("a", 0, b"one"), asks.stat("idle_kicks")), ("STORED".to_owned(), 0));
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while asks.stat("idle_kicks") == 0 {
+        assert!(std::time::Instant::now() < deadline, "the silent client was not closed");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    assert_eq!(silent.line(), "", "it is closed");
+    assert_eq!(asks.get("a").as_deref(), Some(b"one".as_slice()));
+}
+
+#[test]
+fn without_a_port_and_a_socket_it_does_not_start() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_terrace-kv"));
+    let output = command.args(["-p", "0"]).output().expect("it starts");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains("give one of -p and -s"), "{said}");
+}
+
+#[test]
 fn a_file_of_another_form_is_refused_at_the_start() {
     let directory = tempfile::tempdir().expect("a directory");
     let file = directory.path().join("accounts");

@@ -211,9 +211,18 @@ pub fn names() -> impl Iterator<Item = (&'static str, &'static str)> {
 fn recording(path: &Path) -> Result<Workload, WorkloadError> {
     let wrong = |why: String| WorkloadError::Contents { path: path.to_owned(), why };
     let mut magic = [0; 8];
-    let read = File::open(path)
-        .and_then(|file| file.take(8).read(&mut magic))
-        .map_err(|error| WorkloadError::File { path: path.to_owned(), why: error.to_string() })?;
+    let read =
+        File::open(path).and_then(|file| file.take(8).read(&mut magic)).map_err(|error| {
+            let way = match error.kind() {
+                std::io::ErrorKind::NotFound => "; `terrace record -o FILE -- CMD` makes one",
+                std::io::ErrorKind::IsADirectory => "; name a file in it",
+                _ => "",
+            };
+            WorkloadError::File { path: path.to_owned(), why: format!("{error}{way}") }
+        })?;
+    if read == 0 {
+        return Err(wrong("an empty file, and no recording".into()));
+    }
     let is = |of: &[u8; 8]| magic[..read].starts_with(&of[..7]);
     let (of, workload) = if is(&accesses::MAGIC) {
         (accesses::MAGIC, Workload::Accesses(path.to_owned()))
@@ -279,7 +288,10 @@ mod tests {
             error("store:long=2"),
             "`store` has no parameter `long`; it has keys, theta, lookups, writes, chain"
         );
-        assert_eq!(error("./none.acc"), "./none.acc: No such file or directory (os error 2)");
+        assert_eq!(
+            error("./none.acc"),
+            "./none.acc: No such file or directory (os error 2); `terrace record -o FILE -- CMD` makes one"
+        );
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("short");
         std::fs::write(&path, b"TERR").unwrap();

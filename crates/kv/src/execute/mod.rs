@@ -6,9 +6,10 @@ mod listing;
 mod meta;
 mod report;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, PoisonError, RwLock};
 
+use crate::auth::Accounts;
 use crate::clock::Clock;
 use crate::protocol::meta::MetaCommand;
 use crate::protocol::{Request, StoreMode, words};
@@ -35,6 +36,8 @@ pub struct Server {
     pub clock: Clock,
     /// The flags that the server was started with.
     pub settings: Settings,
+    /// The accounts of those who may use the server; none where everybody may.
+    pub accounts: Option<RwLock<Accounts>>,
     /// TLS, where it is on.
     pub tls: Option<Arc<Tls>>,
     /// How much is written about the work.
@@ -90,6 +93,23 @@ fn offered<'a>(request: &'a Request<'_>) -> Option<Offered<'a>> {
 }
 
 impl Server {
+    /// The answer to the value `user password`, and whether it admits the client.
+    pub fn authenticate(&self, value: &[u8]) -> (&'static str, bool) {
+        let Some(accounts) = &self.accounts else { return ("STORED", true) };
+        accounts.read().unwrap_or_else(PoisonError::into_inner).answer(value)
+    }
+
+    /// Reads the file of `-Y` anew. If that cannot be, the accounts stay as they are.
+    pub fn read_accounts_again(&self) {
+        let (Some(accounts), Some(path)) = (&self.accounts, &self.settings.auth_file) else {
+            return;
+        };
+        match Accounts::read(path) {
+            Ok(new) => *accounts.write().unwrap_or_else(PoisonError::into_inner) = new,
+            Err(error) => eprintln!("terrace-kv: {error}; the accounts stay as they were"),
+        }
+    }
+
     /// The answer to a request whose value is too large, which is then not read.
     pub fn refusal_of_value(&self, request: &Request<'_>) -> Option<&'static str> {
         let offered = offered(request)?;
