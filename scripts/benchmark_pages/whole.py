@@ -182,6 +182,7 @@ def costs():
 
 def kv():
     names = ["ceiling", "memcached", "redis", "terrace-kv"]
+    figures = ["server_us_per_op", "p99_us", "p999_us"]
     tables, groups = [], []
     for file, shown in [("kv-tcp", "TCP"), ("kv-unix", "A Unix socket")]:
         rows = {}
@@ -190,9 +191,13 @@ def kv():
         cells = [
             [f"{value} bytes", f"{connections} × {depth}"]
             + [f"{of[name]['ops_per_s']:,.0f}" if name in of else "" for name in names]
+            + [f"{of['terrace-kv'][figure] / of['memcached'][figure]:.2f}" for figure in figures]
             for (value, connections, depth), of in rows.items()
         ]
-        tables.append((f"{shown}: requests a second", ["values", "connections × depth", *names], cells))
+        heads = ["values", "connections × depth", *names, "its CPU an operation", "its p99", "its p99.9"]
+        title = f"{shown}: requests a second; and terrace-kv's CPU time and latencies as multiples of memcached's"
+        tables.append((title, heads, cells))
+        size = {name: max(row["bytes_per_item"] for row in read(file)["rows"] if row["server"] == name and row["value_bytes"] == 100) for name in names[1:]}
         if file == "kv-tcp":
             for (value, connections, depth), of in rows.items():
                 if connections == 50 and all(name in of for name in names):
@@ -223,15 +228,16 @@ def kv():
     return Page(
         name="kv",
         title="terrace-kv",
-        result=f"At equal memory terrace-kv answers {span(single)} times as many requests as memcached over zram, one request at a time on each connection.",
+        result=f"At equal memory terrace-kv answers {span(single) if len(set(single)) > 1 else f'{single[0]:.2f}'} times as many requests as memcached over zram, one request at a time on each connection.",
         what="terrace-kv beside memcached and redis: with all of its memory, and at a share of memcached's.",
-        how="The server has CPU 0, the client CPU 1, and every value is checked. The ceiling is a server that keeps nothing.",
+        how="The server has CPU 0, the client CPU 1, and every value is checked. The ceiling is a server that keeps nothing. "
+        + f"An item of 100 bytes takes {', '.join(f'{bytes:.0f} in {name}' for name, bytes in size.items())}.",
         peer="memcached and redis, alone and over zram",
         command="cargo run --release -p terrace-bench -- kv\ncargo run --release -p terrace-bench -- kv-hits\nsudo cargo run --release -p terrace-bench -- kv-memory",
         files=["kv-memory", "kv-hits", "kv-tcp", "kv-unix"],
         tables=tables,
         plot=bars("requests a second over TCP, 50 connections, as multiples of memcached's", names[1:], groups, mark=1),
-        note="../notes/2026-11-27-moving-objects-and-kv.md",
+        note="../notes/2026-11-28-kv-on-one-core.md",
     )
 
 

@@ -379,6 +379,36 @@ fn what_is_out_is_back_when_all_processes_of_a_unit_are_asked_to_end() {
 }
 
 #[test]
+fn another_limit_holds_for_an_attached_process() {
+    if !can_attach("another limit") {
+        return;
+    }
+    let target = Target::start(&static_program(), &["7200", "told"]);
+    let pid = target.pid();
+    target.attach("1G");
+    let set = |arguments: &[&str]| terrace(&[&["set", &pid], arguments].concat());
+    let said = |output: Output| String::from_utf8_lossy(&output.stderr).into_owned();
+    let changed = said(set(&["--dram", "20M"]));
+    assert!(changed.contains("--dram 20.0M, before --dram 1.0G"), "{changed}");
+    let figures = target.wait_until_out(4 << 20);
+    assert_eq!(figures["limit"], "--dram 20.0M");
+    let changed = said(set(&["--slowdown", "50%"]));
+    assert!(changed.contains("--dram 20.0M --slowdown 50%, before"), "{changed}");
+    told(set(&["--slowdown", "off", "--dram", "unlimited"]));
+    wait_for("the limit to be gone", || {
+        target.figures().filter(|now| now["budget_bytes"].as_u64() == Some(u64::MAX))
+    });
+    for (arguments, reason) in [
+        (["--knob", "0.5"], "--dram and --slowdown can be changed"),
+        (["--tiers", "dram,zstd"], "--dram and --slowdown can be changed"),
+    ] {
+        refused(&[&["set", &pid][..], &arguments].concat(), reason);
+    }
+    target.detach();
+    target.ends_well();
+}
+
+#[test]
 fn nobody_is_left_when_the_program_ends() {
     if !can_attach("the program's end") {
         return;
@@ -413,7 +443,7 @@ fn who_cannot_be_attached_to_is_told_why_and_left_alone() {
     signal(libc::SIGCONT);
     let filter = "import ctypes; c = ctypes.CDLL(None); b = ctypes.create_string_buffer(1); \
                   c.prctl(22, 1, 0, 0, 0); c.read(0, b, 1)";
-    refused_once(&["python3", "-c", filter], "Seccomp:\t1", "seccomp filter");
+    refused_once(&["python3", "-c", filter], "Seccomp:\t1", "strict mode");
     let ids = "import os; os.setresuid(0, 65534, 0); input()";
     refused_once(&["python3", "-c", ids], "Uid:\t0\t65534", "setuid program");
     let program = static_program();
@@ -433,19 +463,59 @@ fn who_cannot_be_attached_to_is_told_why_and_left_alone() {
 }
 
 #[test]
-fn a_program_may_be_32_bits_or_have_a_filter_and_is_refused_then() {
+fn a_program_of_32_bits_is_refused() {
     if !can_attach("more refusals") {
         return;
     }
     let options = ["-m32", "-nostdlib", "-static", "-ffreestanding", "-fno-pic", "-no-pie"];
     let program = compiled("waits32.c", &options);
     refused_once(&[program.to_str().unwrap()], "Name:\twaits32\n", "no 64-bit x86 program");
-    // Of one instruction, which allows everything.
-    let filter = "import ctypes, struct; c = ctypes.CDLL(None); c.prctl(38, 1, 0, 0, 0); \
-                  b = ctypes.create_string_buffer(struct.pack('HBBI', 6, 0, 0, 0x7fff0000)); \
-                  p = struct.pack('HxxxxxxP', 1, ctypes.addressof(b)); \
-                  c.prctl(22, 2, ctypes.create_string_buffer(p), 0, 0); input()";
-    refused_once(&["python3", "-c", filter], "Seccomp:\t2", "seccomp filter");
+}
+
+/// A program below a filter: of each such call (number, word of its arguments, value) an action is
+/// taken, all else is allowed.
+fn below_a_filter(call: i64, argument: u32, value: u32, action: u32) -> String {
+    let offset = 16 + 8 * argument;
+    format!(
+        "import ctypes, os, struct, sys; c = ctypes.CDLL(None); c.prctl(38, 1, 0, 0, 0); \
+         i = lambda *words: struct.pack('HBBI', *words); \
+         b = ctypes.create_string_buffer(i(0x20, 0, 0, 0) + i(0x15, 0, 3, {call}) + \
+             i(0x20, 0, 0, {offset}) + i(0x15, 0, 1, {value}) + i(6, 0, 0, {action}) + \
+             i(6, 0, 0, 0x7fff0000)); \
+         p = struct.pack('HxxxxxxP', 6, ctypes.addressof(b)); \
+         c.prctl(22, 2, ctypes.create_string_buffer(p), 0, 0) and sys.exit('no filter'); \
+         os.execv(sys.argv[1], sys.argv[1:])"
+    )
+}
+
+#[test]
+fn a_filter_that_forbids_what_is_needed_is_a_reason_to_refuse() {
+    const KILL: u32 = 0;
+    const FAIL: u32 = 0x0005_0001;
+    if !can_attach("seccomp filters") {
+        return;
+    }
+    let program = static_program();
+    let program = program.to_str().unwrap();
+    for (call, argument, value, action, name) in [
+        (libc::SYS_socketpair, 0, 1, FAIL, "forbids socketpair"),
+        // As systemd's MemoryDenyWriteExecute=.
+        (libc::SYS_mprotect, 2, 5, KILL, "forbids mprotect"),
+        (libc::SYS_clone, 0, 0x80_4100, KILL, "forbids clone"),
+    ] {
+        let filter = below_a_filter(call, argument, value, action);
+        let words = ["python3", "-c", &filter, program, "60", "idle"];
+        refused_once(&words, "Name:\tattached\n", name);
+    }
+    // One that forbids what nobody does here.
+    let filter = below_a_filter(libc::SYS_ptrace, 0, 0, KILL);
+    let words = ["-c", &filter, program, "7200", "told"];
+    let target = Target::start(Path::new("python3"), &words);
+    assert!(target.file("status").contains("Seccomp:\t2"));
+    target.attach("20M");
+    target.wait_until_out(4 << 20);
+    target.detach();
+    target.ends_well();
 }
 
 #[test]
@@ -835,6 +905,9 @@ fn nobody_is_left_when_the_stub_was_killed_and_the_program_executes_another() {
     for process in ["keeper", "guard"] {
         wait_until_ended(&figures[process]);
     }
+    // The other program is attached to by a keeper of its own.
+    wait_for("the other program to be attached to", || target.figures());
+    target.detach();
     wait_until_alone(&target);
     target.ends_well();
 }
@@ -1175,6 +1248,25 @@ impl Target {
         self.output.read_line(&mut line).unwrap();
         assert_eq!(line.trim(), expected);
     }
+}
+
+#[test]
+fn a_program_that_the_process_executes_is_attached_to_once_it_stays() {
+    if !can_attach("a program that is executed") {
+        return;
+    }
+    let program = static_program();
+    let script = format!("echo ready; read word; exec {} 60 idle", program.display());
+    let mut target = Target::start(Path::new("sh"), &["-c", &script]);
+    target.attach("12M");
+    let before = target.figures().expect("it is attached to")["keeper"].clone();
+    target.tell(b"go\n");
+    let figures = target.wait_until_out(10 << 20);
+    assert_eq!(figures["limit"], "--dram 12.0M");
+    assert_ne!(figures["stub"], before);
+    assert!(figures["program"].as_str().is_some_and(|name| name.starts_with("attached")));
+    target.detach();
+    assert!(target.figures().is_none());
 }
 
 #[test]

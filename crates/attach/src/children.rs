@@ -41,10 +41,8 @@ impl Keeper {
         }
         let Ok(program) = std::env::current_exe() else { return };
         let mut command = Command::new(program);
-        command.arg("attach").arg(pid.to_string()).args(&self.limit.arguments);
-        if let Some(family) = &self.family {
-            command.arg("--family").arg(family.descriptor().to_string());
-        }
+        command.arg("attach").arg(pid.to_string()).args(self.limit.arguments());
+        command.arg("--family").arg(self.family.descriptor().to_string());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         self.children.attaching.extend(command.spawn());
     }

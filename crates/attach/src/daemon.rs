@@ -3,7 +3,7 @@
 use crate::channel::{self, Channel};
 use crate::family::Family;
 use crate::figures::Figures;
-use crate::limit::Limit;
+use crate::limit::{Limit, SET};
 use crate::outside::{self, Outside, Whom};
 use crate::state::Keeper;
 use crate::{process, refusals};
@@ -11,6 +11,7 @@ use anyhow::{Context, Result, bail};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -20,12 +21,11 @@ use std::time::Duration;
 /// Why that cannot be; nothing is changed then.
 pub fn attach(pid: i32, limit: Limit) -> Result<String> {
     refusals::check(pid)?;
-    let family = match (limit.family, limit.dram_bytes) {
-        (Some(descriptor), _) => Some(Family::inherited(descriptor)?),
-        (None, Some(_)) => Some(Family::new()?),
-        (None, None) => None,
+    let family = match limit.family {
+        Some(descriptor) => Family::inherited(descriptor)?,
+        None => Family::new(limit.budget.dram_bytes)?,
     };
-    let kept = family.as_ref().map(Family::descriptor);
+    let kept = Some(family.descriptor());
     in_the_background(kept, move |said| keep(pid, limit, family, said))
         .with_context(|| format!("cannot attach to {pid}"))
 }
@@ -121,7 +121,7 @@ fn in_the_background(kept: Option<i32>, act: impl FnOnce(Said)) -> Result<String
     }
 }
 
-fn keep(pid: i32, limit: Limit, family: Option<Family>, said: Said) {
+fn keep(pid: i32, limit: Limit, family: Family, said: Said) {
     let channel = Channel::open(pid);
     let begun = channel.and_then(|channel| Keeper::attach(pid, limit, family, channel));
     let (keeper, attached) = match begun {
@@ -136,7 +136,34 @@ fn keep(pid: i32, limit: Limit, family: Option<Family>, said: Said) {
         "attached to {pid} ({name}): one thread stood still for {stopped_ms:.1} ms; the process beside it is {}",
         attached.stub
     ));
-    let _ = keeper.run();
+    if keeper.run().is_ok_and(|has_executed| has_executed) {
+        // Nobody is left to guard.
+        attach_again(pid, std::mem::ManuallyDrop::into_inner(keeper));
+    }
+}
+
+/// How long a process must run another program that it has executed, before that is attached to.
+const STAYS: Duration = Duration::from_secs(1);
+
+/// Attaches to a process that has executed another program, in place of this one, with the limit
+/// that holds now.
+fn attach_again(pid: i32, keeper: Keeper) {
+    let Ok(family) = crate::sys::inherited(keeper.family.descriptor()) else { return };
+    let (arguments, report) = (keeper.limit.arguments(), keeper.limit.report.clone());
+    let Ok(there) = crate::sys::pidfd_open(pid) else { return };
+    // Who asks meanwhile is told that nobody is attached.
+    drop(keeper);
+    if crate::sys::wait_readable(there.as_raw_fd(), STAYS.as_millis() as i32) {
+        return;
+    }
+    let Ok(program) = std::env::current_exe() else { return };
+    let mut command = std::process::Command::new(program);
+    command.arg("attach").arg(pid.to_string()).args(arguments);
+    command.arg("--family").arg(family.as_raw_fd().to_string());
+    command
+        .args(report.iter().flat_map(|file| [std::ffi::OsStr::new("--report"), file.as_os_str()]));
+    // Where that cannot be, the program runs on as it is.
+    let _ = command.exec();
 }
 
 /// A process of its own: no terminal, no directory, no signals of a terminal, many descriptors, and
@@ -192,6 +219,20 @@ pub fn detach(pid: i32) -> Result<u64> {
     }
     Ok(took)
 }
+
+/// Has a process that is attached to keep to another limit: the values of `--dram` and `--slowdown`,
+/// of which one that is not given stays. What holds then and what held before, in words.
+///
+/// # Errors
+/// If nobody is attached to it, or its keeper cannot change that.
+pub fn set(pid: i32, dram: Option<&str>, slowdown: Option<&str>) -> Result<String> {
+    let request = format!("{SET}{} {}", dram.unwrap_or("-"), slowdown.unwrap_or("-"));
+    let answer = channel::ask(pid, &request, Some(SET_WAIT))?;
+    answer.with_context(|| format!("{pid}: {NO_ANSWER}"))
+}
+
+/// How long a keeper may take to answer that: it may be bringing many pages back.
+const SET_WAIT: Duration = Duration::from_secs(10);
 
 /// How long a keeper may take to say how its process stands: others are still to be asked.
 const STATUS_WAIT: Duration = Duration::from_secs(2);

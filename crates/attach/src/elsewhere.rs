@@ -41,6 +41,12 @@ pub fn status(_pid: i32) -> Result<Figures> {
     bail!(WHY)
 }
 
+/// # Errors
+/// Always.
+pub fn set(_pid: i32, _dram: Option<&str>, _slowdown: Option<&str>) -> Result<String> {
+    bail!(WHY)
+}
+
 /// Nobody.
 pub fn attached() -> Vec<i32> {
     Vec::new()

@@ -1,5 +1,6 @@
 //! One limit for a process that was attached to and the children that were attached to after it.
 //!
+//! The limit itself is in the shared mapping, so that it changes for all of them at once.
 //! Each keeper writes into a row of a shared mapping what its process would take without a limit,
 //! and divides the limit by all rows ([`terrace_policy::shares`]). All come to the same shares, as
 //! they divide the same numbers. Rows of keepers that have ended do not count. The mapping is a file
@@ -25,24 +26,39 @@ struct Row {
     demand: AtomicU64,
 }
 
+/// What all keepers share.
+#[repr(C)]
+struct Members {
+    /// The limit of all together, bytes; `u64::MAX` without one.
+    limit: AtomicU64,
+    rows: [Row; MEMBERS],
+}
+
 /// Processes with one limit.
 pub struct Family {
-    rows: &'static [Row; MEMBERS],
+    members: &'static Members,
     /// Inherited by commands that attach to children.
     file: OwnedFd,
     own: Option<usize>,
 }
 
 impl Family {
-    const BYTES: u64 = size_of::<[Row; MEMBERS]>() as u64;
+    const BYTES: u64 = size_of::<Members>() as u64;
 
-    /// One with nobody in it.
+    /// One with nobody in it, and a limit, bytes.
     ///
     /// # Errors
     /// Without memory or descriptors.
-    pub fn new() -> Result<Family> {
+    pub fn new(limit: Option<u64>) -> Result<Family> {
         let file = sys::memory_file(c"terrace-family", Self::BYTES)?;
-        Family::of(sys::inherited(file.as_raw_fd())?)
+        let family = Family::of(sys::inherited(file.as_raw_fd())?)?;
+        family.set_limit(limit);
+        Ok(family)
+    }
+
+    /// Gives all of them another limit, bytes.
+    pub fn set_limit(&self, limit: Option<u64>) {
+        self.members.limit.store(limit.unwrap_or(u64::MAX), Release);
     }
 
     /// One whose descriptor this process has inherited.
@@ -57,9 +73,9 @@ impl Family {
         let length = sys::length(file.as_raw_fd())?;
         ensure!(length == Self::BYTES, "--family: that is no descriptor of a family");
         let at = sys::map_shared(file.as_raw_fd(), Self::BYTES)?;
-        // SAFETY: mapped for ever, as long as the rows are, and aligned to a page; any bytes are
+        // SAFETY: mapped for ever, as long as the structure is, and aligned to a page; any bytes are
         // valid values of atomic integers.
-        Ok(Family { rows: unsafe { &*at.cast() }, file, own: None })
+        Ok(Family { members: unsafe { &*at.cast() }, file, own: None })
     }
 
     /// What commands for children inherit.
@@ -68,13 +84,14 @@ impl Family {
     }
 
     /// The part of the limit of a process whose keeper this is, which would take so much, bytes.
-    pub fn share(&mut self, limit: u64, demand: u64) -> u64 {
+    pub fn share(&mut self, demand: u64) -> u64 {
+        let limit = self.members.limit.load(Acquire);
         let me = std::process::id() as i32;
         let Some(own) = self.own.or_else(|| self.join(me)) else { return limit };
         self.own = Some(own);
-        self.rows[own].demand.store(demand, Relaxed);
+        self.members.rows[own].demand.store(demand, Relaxed);
         let (mut place, mut needs) = (0, Vec::new());
-        for (number, row) in self.rows.iter().enumerate() {
+        for (number, row) in self.members.rows.iter().enumerate() {
             let keeper = row.keeper.load(Acquire);
             if number == own {
                 place = needs.len();
@@ -83,12 +100,12 @@ impl Family {
             }
             needs.push(Need { demand: row.demand.load(Relaxed), floor: 0 });
         }
-        shares(limit, &needs)[place]
+        if limit == u64::MAX { limit } else { shares(limit, &needs)[place] }
     }
 
     /// Takes a row that nobody has, or whose keeper has ended.
     fn join(&self, me: i32) -> Option<usize> {
-        self.rows.iter().position(|row| {
+        self.members.rows.iter().position(|row| {
             let there = row.keeper.load(Acquire);
             (there == 0 || !is_keeper(there))
                 && row.keeper.compare_exchange(there, me, AcqRel, Relaxed).is_ok()
@@ -107,14 +124,16 @@ mod tests {
 
     #[test]
     fn whoever_has_ended_leaves_its_part_to_the_others() {
-        let mut family = Family::new().unwrap();
-        assert_eq!(family.share(100 << 20, 400 << 20), 100 << 20, "nobody else is there");
+        let mut family = Family::new(None).unwrap();
+        assert_eq!(family.share(400 << 20), u64::MAX, "there is no limit");
+        family.set_limit(Some(100 << 20));
+        assert_eq!(family.share(400 << 20), 100 << 20, "nobody else is there");
         // No process has this number.
-        family.rows[1].keeper.store(i32::MAX, Release);
-        family.rows[1].demand.store(400 << 20, Release);
-        assert_eq!(family.share(100 << 20, 400 << 20), 100 << 20);
+        family.members.rows[1].keeper.store(i32::MAX, Release);
+        family.members.rows[1].demand.store(400 << 20, Release);
+        assert_eq!(family.share(400 << 20), 100 << 20);
         let again = Family::inherited(family.descriptor()).unwrap();
-        assert_eq!(again.rows[0].keeper.load(Acquire), std::process::id() as i32);
+        assert_eq!(again.members.rows[0].keeper.load(Acquire), std::process::id() as i32);
         assert_eq!(again.join(7), Some(1), "the row of one that has ended is taken");
     }
 

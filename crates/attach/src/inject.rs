@@ -155,6 +155,7 @@ impl Traced {
             let begin = record.gadget.load(Acquire);
             let begins = (begin..begin + 16).contains(&traced.saved.rip);
             if !begins && !traced.in_restartable_sequence() {
+                crate::filters::check(tid)?;
                 traced.take(record)?;
                 return Ok(traced);
             }

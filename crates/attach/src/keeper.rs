@@ -5,7 +5,7 @@ use crate::family::Family;
 use crate::figures::Figures;
 use crate::guard::Rescuer;
 use crate::inject::{Injection, Traced};
-use crate::limit::{Limit, Look};
+use crate::limit::{Limit, Look, SET};
 use crate::paging::InSwap;
 use crate::process;
 use crate::seen::Children;
@@ -41,7 +41,7 @@ impl Keeper {
     pub fn attach(
         target: i32,
         limit: Limit,
-        family: Option<Family>,
+        family: Family,
         channel: Channel,
     ) -> Result<(Self, Attached)> {
         // The guard, which is forked later, holds these signals back too.
@@ -78,8 +78,8 @@ impl Keeper {
             figures: Figures {
                 pid: target,
                 program: process::name(target),
-                budget_bytes: limit.dram_bytes.unwrap_or(u64::MAX),
-                limit: limit.text.clone(),
+                budget_bytes: limit.budget.dram_bytes.unwrap_or(u64::MAX),
+                limit: limit.budget.text.clone(),
                 tier: limit.tier.clone(),
                 stopped_us: stopped_ns / 1000,
                 ..Figures::default()
@@ -114,8 +114,9 @@ impl Keeper {
         shared.used.store(1, Release);
     }
 
-    /// Serves and evicts until told to leave, or until nobody needs it.
-    pub fn run(&mut self) -> Result<()> {
+    /// Serves and evicts until told to leave, or until nobody needs it. Whether that is since the
+    /// process has executed another program.
+    pub fn run(&mut self) -> Result<bool> {
         loop {
             self.serve_for(TICK_MS);
             while let Some(mut request) = self.channel.next() {
@@ -126,20 +127,24 @@ impl Keeper {
                             Ok(ms) => format!("ok {ms}"),
                             Err(error) => format!("error {error:#}"),
                         });
-                        return left.map(drop);
+                        return left.map(|_| false);
                     }
                     "status" => self.tell(&mut request),
+                    text if text.starts_with(SET) => {
+                        let said = self.set(&text[SET.len()..]);
+                        request.answer(&said.unwrap_or_else(|error| format!("error {error:#}")));
+                    }
                     other => request.answer(&format!("error what is {other}?")),
                 }
             }
             if sys::wait_readable(self.termination.as_raw_fd(), 0) {
                 // systemd ends all processes of a unit at once: the program gets all its memory
                 // back for its own orderly end.
-                return self.leave_and_report().map(drop);
+                return self.leave_and_report().map(|_| false);
             }
             if self.look_around() {
                 self.report();
-                return Ok(());
+                return Ok(!self.has_ended);
             }
             self.follow();
             self.keep_budget();
@@ -154,11 +159,19 @@ impl Keeper {
         self.restore_crowd();
     }
 
-    /// Asks for the limit where it follows what is lost, or is that of several processes.
+    /// Takes another limit ([`Limit::change`]).
+    fn set(&mut self, asked: &str) -> Result<String> {
+        let said = self.limit.change(asked)?;
+        self.family.set_limit(self.limit.budget.dram_bytes);
+        self.figures.limit = self.limit.budget.text.clone();
+        self.limited_ms = 0;
+        Ok(said)
+    }
+
+    /// Asks for the limit, which may follow what is lost, and is that of several processes.
     fn follow(&mut self) {
         let now_ms = sys::now_ns() / 1_000_000;
-        let is_fixed = self.limit.follow.is_none() && self.family.is_none();
-        if is_fixed || now_ms - self.limited_ms < LOOK_MS {
+        if now_ms - self.limited_ms < LOOK_MS {
             return;
         }
         self.limited_ms = now_ms;
@@ -171,10 +184,8 @@ impl Keeper {
             physical,
             waited_s: figures.waited_us as f64 / 1e6,
         };
-        let limit = self.limit.now(look);
-        let share = self.family.as_mut().zip(self.limit.dram_bytes);
-        let share = share.map(|(family, all)| family.share(all, look.data));
-        self.figures.budget_bytes = limit.min(share.unwrap_or(u64::MAX));
+        let followed = self.limit.budget.follow.as_mut().map_or(u64::MAX, |follow| follow(look));
+        self.figures.budget_bytes = followed.min(self.family.share(look.data));
     }
 
     /// Writes the figures where they were asked for.

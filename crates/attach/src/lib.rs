@@ -47,7 +47,7 @@
 mod figures;
 mod limit;
 pub use figures::Figures;
-pub use limit::{Follow, Limit, Look};
+pub use limit::{Budget, Follow, Limit, Look};
 
 #[cfg(target_arch = "x86_64")]
 mod channel;
@@ -59,6 +59,8 @@ mod daemon;
 mod evict;
 #[cfg(target_arch = "x86_64")]
 mod family;
+#[cfg(target_arch = "x86_64")]
+mod filters;
 #[cfg(target_arch = "x86_64")]
 mod guard;
 #[cfg(target_arch = "x86_64")]
@@ -92,9 +94,11 @@ mod sys;
 #[cfg(target_arch = "x86_64")]
 mod table;
 #[cfg(target_arch = "x86_64")]
-pub use daemon::{attach, attach_group, attach_outside, attached, detach, possible, status};
+pub use daemon::{attach, attach_group, attach_outside, attached, detach, possible, set, status};
 
 #[cfg(not(target_arch = "x86_64"))]
 mod elsewhere;
 #[cfg(not(target_arch = "x86_64"))]
-pub use elsewhere::{attach, attach_group, attach_outside, attached, detach, possible, status};
+pub use elsewhere::{
+    attach, attach_group, attach_outside, attached, detach, possible, set, status,
+};

@@ -1,5 +1,6 @@
 //! What the memory of a process may take.
 
+use anyhow::Result;
 use std::path::PathBuf;
 use terrace_tiers::CodecKind;
 
@@ -19,18 +20,47 @@ pub struct Look {
 /// Says what memory may be taken, bytes, each time that it is asked.
 pub type Follow = Box<dyn FnMut(Look) -> u64>;
 
-/// What the memory of a process may take, and where the rest goes.
-pub struct Limit {
-    /// As it was asked for: `--dram 200M`.
+/// What the memory of a process may take, as it was asked for.
+pub struct Budget {
+    /// In words: `--dram 200M`.
     pub text: String,
-    /// The arguments of `terrace attach` for it.
-    pub arguments: Vec<String>,
+    /// The value of `--dram`, if there was one.
+    pub dram: Option<String>,
+    /// The value of `--slowdown`, if there was one; it may be `off`.
+    pub slowdown: Option<String>,
     /// At most so much, bytes, with all children that are attached to.
     pub dram_bytes: Option<u64>,
-    /// The inherited descriptor of a family whose limit that is: this is a child of one of them.
-    pub family: Option<i32>,
     /// A limit that changes, beside that.
     pub follow: Option<Follow>,
+}
+
+impl Budget {
+    /// The limit at the moment, bytes.
+    pub fn now(&mut self, look: Look) -> u64 {
+        let most = self.dram_bytes.unwrap_or(u64::MAX);
+        self.follow.as_mut().map_or(most, |follow| follow(look).min(most))
+    }
+}
+
+/// Makes a budget of the values of `--dram` and `--slowdown`.
+///
+/// # Errors
+/// If one of them cannot be read.
+pub type Make = fn(dram: Option<&str>, slowdown: Option<&str>) -> Result<Budget>;
+
+/// The beginning of a request for another limit, before what [`Limit::change`] takes.
+pub const SET: &str = "set ";
+
+/// What the memory of a process may take, and where the rest goes.
+pub struct Limit {
+    /// What it may take.
+    pub budget: Budget,
+    /// How another budget is made while the process is attached to.
+    pub make: Make,
+    /// The value of `--tiers`.
+    pub tiers: String,
+    /// The inherited descriptor of a family whose limit that is: this is a child of one of them.
+    pub family: Option<i32>,
     /// What compresses pages.
     pub codec: CodecKind,
     /// A node that takes pages as they are: from outside only.
@@ -42,9 +72,29 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// The limit at the moment, bytes.
-    pub fn now(&mut self, look: Look) -> u64 {
-        let most = self.dram_bytes.unwrap_or(u64::MAX);
-        self.follow.as_mut().map_or(most, |follow| follow(look).min(most))
+    /// Takes another budget: the values of `--dram` and `--slowdown`, `-` for one that stays. What
+    /// holds now and what held before, in words.
+    ///
+    /// # Errors
+    /// If one of them cannot be read.
+    pub fn change(&mut self, asked: &str) -> Result<String> {
+        let mut words = asked.split(' ').map(|word| Some(word).filter(|word| *word != "-"));
+        let (dram, slowdown) = (words.next().flatten(), words.next().flatten());
+        let before = &self.budget;
+        let budget =
+            (self.make)(dram.or(before.dram.as_deref()), slowdown.or(before.slowdown.as_deref()))?;
+        let said = format!("{}, before {}", budget.text, before.text);
+        self.budget = budget;
+        Ok(said)
+    }
+
+    /// The arguments of `terrace attach` for it.
+    pub fn arguments(&self) -> Vec<String> {
+        let mut arguments = vec!["--tiers".to_string(), self.tiers.clone()];
+        let slowdown = self.budget.slowdown.clone().filter(|slowdown| slowdown != "off");
+        for (flag, value) in [("--dram", self.budget.dram.clone()), ("--slowdown", slowdown)] {
+            arguments.extend(value.into_iter().flat_map(|value| [flag.to_string(), value]));
+        }
+        arguments
     }
 }

@@ -3,7 +3,7 @@
 
 use crate::channel::{Channel, Request};
 use crate::figures::Figures;
-use crate::limit::{Limit, Look};
+use crate::limit::{Limit, Look, SET};
 use crate::paging::{Paged, Route};
 use crate::process::{self, Mapping};
 use crate::sys::{self, PAGE};
@@ -149,8 +149,8 @@ impl Outside {
             pid,
             program,
             keeper: own,
-            budget_bytes: limit.dram_bytes.unwrap_or(u64::MAX),
-            limit: limit.text.clone(),
+            budget_bytes: limit.budget.dram_bytes.unwrap_or(u64::MAX),
+            limit: limit.budget.text.clone(),
             tier: limit.tier.clone(),
             ..Figures::default()
         };
@@ -191,6 +191,11 @@ impl Outside {
             "status" => {
                 self.measure();
                 request.answer(&serde_json::to_string(&self.figures).unwrap_or_default());
+            }
+            text if text.starts_with(SET) => {
+                let said = self.limit.change(&text[SET.len()..]);
+                self.figures.limit = self.limit.budget.text.clone();
+                request.answer(&said.unwrap_or_else(|error| format!("error {error:#}")));
             }
             other => request.answer(&format!("error what is {other}?")),
         }
@@ -265,7 +270,7 @@ impl Outside {
             physical: figures.physical_bytes(),
             waited_s: figures.waited_us as f64 / 1e6,
         };
-        self.figures.budget_bytes = self.limit.now(look);
+        self.figures.budget_bytes = self.limit.budget.now(look);
     }
 
     fn keep_budget(&mut self) {

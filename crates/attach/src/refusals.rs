@@ -74,8 +74,9 @@ fn check_rights(pid: i32) -> Result<()> {
     if tracer != "0" {
         bail!("{pid} is traced by {tracer}: end that (gdb, strace) first");
     }
-    if field("Seccomp") != "0" {
-        bail!("{pid} has a seccomp filter, which would apply to what is put into it");
+    // What a filter forbids is looked up in the stopped thread (crate::filters).
+    if field("Seccomp") == "1" {
+        bail!("{pid} is in seccomp's strict mode, which would end it for what is put into it");
     }
     for name in ["Uid", "Gid"] {
         let ids = field(name);

@@ -103,7 +103,7 @@ pub struct Keeper {
     pub figures: Figures,
     pub limit: Limit,
     /// The processes with which the limit of memory is shared.
-    pub family: Option<Family>,
+    pub family: Family,
     pub children: Children,
     /// Forked children that are too many at once: they get everything back.
     pub crowd: Vec<usize>,

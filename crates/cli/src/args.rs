@@ -242,7 +242,8 @@ pub struct DetachArguments {
 const SET_HELP: &str = "\
 Memory comes down to a lower limit within some seconds. What was not said stays as it is. Pages leave a tier that is not in the
 list any more as far as another one takes them within the limit, but for the kernel's swap. Other settings are those of the program's start.
-A run that was started with --observe, or with nothing that limits it, cannot be changed.
+A run that was started with --observe, or with nothing that limits it, cannot be changed. Of a process that was attached to,
+--dram and --slowdown can be: a size holds for its children too, a share and a slowdown for those that come later.
 
 Examples:
   terrace set $(pidof -s redis-server) --dram 2G
@@ -254,7 +255,7 @@ Examples:
 #[derive(Args, Debug)]
 #[command(group(clap::ArgGroup::new("limit").required(true).multiple(true)))]
 pub struct SetArguments {
-    /// A process of the run, or its `terrace run`, as `terrace status` lists them
+    /// A process of the run, its `terrace run`, or one that was attached to: see `terrace status`
     pub pid: u32,
     /// The limit for all processes of the run together: a size (512M, 4G), a share of the most
     /// data that there was so far (60%), or `unlimited`

@@ -1,10 +1,10 @@
 //! `terrace attach` and `terrace detach`: processes that already run.
 
-use crate::args::{AttachArguments, DetachArguments};
-use anyhow::{Result, bail};
-use terrace_attach::{Follow, Limit, Look};
+use crate::args::{AttachArguments, DetachArguments, SetArguments};
+use anyhow::{Result, anyhow, bail};
+use terrace_attach::{Budget, Limit, Look};
 use terrace_pager::settings::Dram;
-use terrace_policy::slowdown::{self, Slowdown, Target, Wanted};
+use terrace_policy::slowdown::{self, Slowdown, Wanted};
 use terrace_tiers::{CodecKind, MediumKind, TierKind, parse_tiers};
 
 /// Attaches to each; the exit status is 0 if all could be.
@@ -21,26 +21,15 @@ pub fn attach(arguments: &AttachArguments) -> Result<u8> {
         bail!("--report takes the figures of one process: attach to the others by themselves");
     }
     crate::budget::refuse_bare_number(arguments.dram.unwrap_or(Dram::Unlimited))?;
-    let limit = || {
-        let (text, dram_bytes, follow) = limit(arguments.dram, arguments.slowdown);
-        let mut arguments_of_children = vec!["--tiers".to_string(), arguments.tiers.clone()];
-        for (flag, value) in [
-            ("--dram", arguments.dram.map(|dram| dram.to_string())),
-            ("--slowdown", arguments.slowdown.map(|target| target.to_string())),
-        ] {
-            arguments_of_children.extend(value.into_iter().flat_map(|value| [flag.into(), value]));
-        }
-        Limit {
-            text,
-            arguments: arguments_of_children,
-            dram_bytes,
-            family: arguments.family,
-            follow,
-            codec,
-            node,
-            tier: tier.clone(),
-            report: report.clone(),
-        }
+    let limit = || Limit {
+        budget: budget(arguments.dram, arguments.slowdown.map(Wanted::At)),
+        make: parsed,
+        tiers: arguments.tiers.clone(),
+        family: arguments.family,
+        codec,
+        node,
+        tier: tier.clone(),
+        report: report.clone(),
     };
     if let Some(group) = &arguments.cgroup {
         crate::say(&terrace_attach::attach_group(group, limit())?);
@@ -92,22 +81,32 @@ fn outside_tier(list: &str) -> Result<(CodecKind, String, Option<u32>)> {
     )
 }
 
-/// The limit in words, in bytes, and as it follows the process.
-fn limit(dram: Option<Dram>, slowdown: Option<Target>) -> (String, Option<u64>, Option<Follow>) {
-    let wanted = slowdown.map_or(Wanted::Auto, Wanted::At);
-    let target = wanted.target(dram.is_some());
+/// What a process may take that is attached to, of values as the command line has them.
+fn parsed(dram: Option<&str>, slowdown: Option<&str>) -> Result<Budget> {
+    let dram = dram.map(str::parse).transpose().map_err(|error| anyhow!("--dram: {error}"))?;
+    let slowdown = slowdown.map(str::parse).transpose().map_err(anyhow::Error::msg)?;
+    Ok(budget(dram, slowdown))
+}
+
+fn budget(dram: Option<Dram>, slowdown: Option<Wanted>) -> Budget {
+    let target = slowdown.unwrap_or(Wanted::Auto).target(dram.is_some());
     let words = [
         dram.map(|dram| format!("--dram {}", crate::budget::shown(dram))),
         target.map(|target| format!("--slowdown {target}")),
     ];
-    let text = words.into_iter().flatten().collect::<Vec<_>>().join(" ");
-    let bytes = match dram {
-        Some(Dram::Bytes(bytes)) => Some(bytes),
-        _ => None,
+    let budget = Budget {
+        text: words.into_iter().flatten().collect::<Vec<_>>().join(" "),
+        dram: dram.map(|dram| dram.to_string()),
+        slowdown: slowdown.map(|slowdown| slowdown.to_string()),
+        dram_bytes: match dram {
+            Some(Dram::Bytes(bytes)) => Some(bytes),
+            _ => None,
+        },
+        follow: None,
     };
     let share = dram.filter(|dram| matches!(dram, Dram::Share(_)));
     if share.is_none() && target.is_none() {
-        return (text, bytes, None);
+        return budget;
     }
     let (mut slowdown, mut most) = (target.map(Slowdown::new), 0);
     let follow = move |look: Look| {
@@ -117,7 +116,7 @@ fn limit(dram: Option<Dram>, slowdown: Option<Target>) -> (String, Option<u64>, 
         let by_loss = slowdown.as_mut().map_or(u64::MAX, |slowdown| slowdown.limit(look, LEAST));
         share.map_or(by_loss, |share| share.budget_bytes(most).min(by_loss))
     };
-    (text, bytes, Some(Box::new(follow)))
+    Budget { follow: Some(Box::new(follow)), ..budget }
 }
 
 /// No process is held to less by a slowdown.
@@ -129,6 +128,21 @@ pub fn detach(arguments: &DetachArguments) -> Result<u8> {
         let took = terrace_attach::detach(pid)?;
         Ok(format!("detached from {pid}: everything was back after {took} ms"))
     })
+}
+
+/// Has a process that was attached to keep to another limit; the exit status.
+pub fn set(pid: i32, arguments: &SetArguments) -> Result<u8> {
+    if arguments.tiers.is_some() || arguments.knob.is_some() || arguments.window.is_some() {
+        bail!(
+            "{pid} was attached to: --dram and --slowdown can be changed; others take `terrace detach \
+             {pid}` and attaching again"
+        );
+    }
+    let dram = arguments.dram.map(|dram| dram.to_string());
+    let slowdown = arguments.slowdown.map(|slowdown| slowdown.to_string());
+    let said = terrace_attach::set(pid, dram.as_deref(), slowdown.as_deref())?;
+    crate::say(&format!("{pid}: {said}"));
+    Ok(0)
 }
 
 /// How the processes stand that were attached to, as far as this user may ask.

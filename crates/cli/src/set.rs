@@ -9,7 +9,7 @@ use crate::figures;
 use crate::run_dir::{self, About, LiveRun, RUN_DIR_VARIABLE, RunDir};
 use crate::status::plain;
 use crate::tree::{Limits, Tree};
-use crate::{budget, say};
+use crate::{attach, budget, say};
 use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
@@ -248,7 +248,10 @@ pub fn run(arguments: &SetArguments) -> Result<u8> {
         budget::refuse_bare_number(dram)?;
         budget::remark(dram).iter().for_each(|remark| say(remark));
     }
-    let run = find(arguments.pid)?;
+    let run = match find(arguments.pid)? {
+        Managed::Run(run) => run,
+        Managed::Attached(pid) => return attach::set(pid, arguments),
+    };
     let names = tier_names(&run.path);
     let before = changeable(&run, arguments, &names)?;
     let wanted = request.after(before, &names).context("these limits cannot be written")?;
@@ -268,9 +271,17 @@ pub fn run(arguments: &SetArguments) -> Result<u8> {
     Ok(0)
 }
 
-/// The run that a process belongs to. One without a page (a companion, what the library cannot come
+/// What has the limits of a process.
+enum Managed {
+    /// A run that it belongs to.
+    Run(Box<LiveRun>),
+    /// Its keeper: it was attached to.
+    Attached(i32),
+}
+
+/// What has the limits of a process, by the run that it belongs to. One without a page (a companion, what the library cannot come
 /// into) is known by its environment.
-fn find(pid: u32) -> Result<LiveRun> {
+fn find(pid: u32) -> Result<Managed> {
     let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
     let prefix = format!("{RUN_DIR_VARIABLE}=");
     let directory = environment
@@ -283,12 +294,11 @@ fn find(pid: u32) -> Result<LiveRun> {
     };
     let (runs, others) = run_dir::live();
     if let Some(run) = runs.into_iter().find(is_of) {
-        return Ok(run);
+        return Ok(Managed::Run(Box::new(run)));
     }
-    if i32::try_from(pid).is_ok_and(|pid| terrace_attach::attached().contains(&pid)) {
-        bail!(
-            "{pid} was attached to, and keeps its limit: `terrace detach {pid}`, then attach again"
-        );
+    let attached = i32::try_from(pid).ok();
+    if let Some(pid) = attached.filter(|pid| terrace_attach::attached().contains(pid)) {
+        return Ok(Managed::Attached(pid));
     }
     let others = match others {
         0 => String::new(),

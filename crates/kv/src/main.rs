@@ -19,7 +19,6 @@ use terrace_kv::stats::Stats;
 use terrace_kv::store::{Config, Rules, Store};
 use terrace_kv::tiering::Tiering;
 use terrace_kv::tls::Tls;
-use terrace_pager::settings::Dram;
 
 /// How often it is looked whether a signal came.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -156,11 +155,11 @@ fn serve(mut settings: Settings) -> Result<(), Failure> {
         true => Some(Arc::new(Tls::start(settings.tls.clone())?)),
         false => None,
     };
-    let tiering = if settings.dram == Dram::Unlimited && settings.slowdown.is_none() {
-        None
-    } else {
+    let tiering = if settings.moves() {
         heap::leave_the_c_librarys();
-        Some(Tiering::start(settings.dram, settings.tiers.as_deref())?)
+        Some(Tiering::start(settings.dram, settings.knob, settings.tiers.as_deref())?)
+    } else {
+        None
     };
     let mut follower =
         tiering.zip(settings.slowdown).map(|(tiering, target)| tiering.follow(target));

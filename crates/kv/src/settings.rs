@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::auth::Accounts;
 use crate::tls::options::Options;
-use terrace_pager::settings::Dram;
+use terrace_pager::settings::{Dram, Knob};
 use terrace_policy::slowdown::Target;
 
 /// What `version` answers. Clients look for memcached's number at its beginning.
@@ -39,6 +39,8 @@ terrace-kv: a server that speaks memcached's text and meta protocols
     --dram=<size|share>   DRAM for items, such as 512M or 30%; colder ones are compressed
     --slowdown=<share>    as little DRAM for items as costs no more time, such as 2%, or off;
                           beside --dram, which stays the limit (default: off)
+    --knob=<a>            a model puts every region into a tier: from 1, all speed, to 0, all
+                          saving; beside --dram, which stays the limit
     --tiers=<list>        where they go, as with `terrace run` (default: dram,lz4,zstd:1)
 -o, --extended            idle_timeout=<s> closes connections that are silent for so many seconds
                           (default: 0, never);
@@ -181,6 +183,8 @@ pub struct Settings {
     pub dram: Dram,
     /// The loss of time to which DRAM for items is fitted, if it is.
     pub slowdown: Option<Target>,
+    /// How much the model saves that places regions, if one does.
+    pub knob: Option<Knob>,
     /// The tiers, if not the pager's own choice.
     pub tiers: Option<String>,
 }
@@ -218,6 +222,7 @@ impl Default for Settings {
             consolidate: false,
             dram: Dram::Unlimited,
             slowdown: None,
+            knob: None,
             tiers: None,
         }
     }
@@ -236,7 +241,8 @@ pub enum Command {
 const DRAM: char = '\u{1}';
 const TIERS: char = '\u{2}';
 const SLOWDOWN: char = '\u{3}';
-const WITH_VALUE: &str = "pUslamctRbBIDuoYPfnNe\u{1}\u{2}\u{3}";
+const KNOB: char = '\u{4}';
+const WITH_VALUE: &str = "pUslamctRbBIDuoYPfnNe\u{1}\u{2}\u{3}\u{4}";
 const LONG: &[(&str, char)] = &[
     ("port", 'p'),
     ("udp-port", 'U'),
@@ -277,6 +283,7 @@ const LONG: &[(&str, char)] = &[
     ("dram", DRAM),
     ("tiers", TIERS),
     ("slowdown", SLOWDOWN),
+    ("knob", KNOB),
 ];
 
 /// Reads the command line. `warn` gets a line for each option that has no effect.
@@ -389,6 +396,9 @@ impl Settings {
             }
             DRAM => self.dram = value.parse().map_err(|error| format!("--dram: {error}"))?,
             SLOWDOWN => self.slowdown = slowdown(&value)?,
+            KNOB => {
+                self.knob = Some(value.parse().map_err(|error| format!("--knob: {error}"))?);
+            }
             TIERS => self.tiers = Some(value),
             'v' => self.verbosity += 1,
             'i' => return Ok(Some(LICENCE.to_owned())),
@@ -444,7 +454,17 @@ impl Settings {
         Ok(())
     }
 
+    /// Whether anything may leave DRAM.
+    pub fn moves(&self) -> bool {
+        self.dram != Dram::Unlimited || self.slowdown.is_some() || self.knob.is_some()
+    }
+
     fn check(&self) -> Result<(), String> {
+        if self.slowdown.is_some() && self.knob.is_some() {
+            return Err(
+                "--slowdown and --knob: each says what may leave; leave one of them out".to_owned()
+            );
+        }
         if !(ITEM_SIZE_MIN..=ITEM_SIZE_MAX).contains(&self.item_size_max) {
             return Err("-I: an item is of 1 KiB to 1 GiB".to_owned());
         }
@@ -457,9 +477,9 @@ impl Settings {
         if !(1..=THREADS_MAX).contains(&self.threads) {
             return Err(format!("-t: 1 to {THREADS_MAX} threads"));
         }
-        if self.tiers.is_some() && self.dram == Dram::Unlimited && self.slowdown.is_none() {
-            return Err("--tiers: nothing goes there without a limit; say it with --dram or \
-                        --slowdown"
+        if self.tiers.is_some() && !self.moves() {
+            return Err("--tiers: nothing goes there without a limit; say it with --dram, \
+                        --slowdown or --knob"
                 .to_owned());
         }
         if self.tls.enabled && self.socket.is_some() {
@@ -539,7 +559,17 @@ mod tests {
             (Ok(()), 9)
         );
         assert_eq!(told("-o idle_timeout=5"), (Ok(()), 0));
-        for wrong in ["-S", "-e /tmp/x", "-o hashpowre=20", "-o idle_timeout=x", "-q"] {
+        assert_eq!(told("--knob 0.5 --tiers dram,zstd"), (Ok(()), 0));
+        for wrong in [
+            "--knob 2",
+            "--knob 0.5 --slowdown 2%",
+            "--tiers dram,zstd",
+            "-S",
+            "-e /tmp/x",
+            "-o hashpowre=20",
+            "-o idle_timeout=x",
+            "-q",
+        ] {
             assert!(told(wrong).0.is_err(), "{wrong}");
         }
     }

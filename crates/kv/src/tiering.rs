@@ -8,9 +8,10 @@ use std::time::Instant;
 
 use terrace_alloc::unmanaged;
 use terrace_os::PAGE;
-use terrace_pager::settings::{Dram, MIN_BUDGET_BYTES, NO_BUDGET, Settings};
+use terrace_pager::settings::{Dram, Knob, MIN_BUDGET_BYTES, NO_BUDGET, Placement, Settings};
 use terrace_pager::{Host, Mode, Pager};
 use terrace_policy::slowdown::{Look, Slowdown, Target};
+use terrace_policy::tiering::cost;
 
 /// The pager of this process.
 #[derive(Clone, Copy)]
@@ -29,9 +30,12 @@ impl Tiering {
     ///
     /// # Errors
     /// The tiers make no sense, or there is no address space.
-    pub fn start(dram: Dram, tiers: Option<&str>) -> Result<Tiering, String> {
+    pub fn start(dram: Dram, knob: Option<Knob>, tiers: Option<&str>) -> Result<Tiering, String> {
         let dram = if dram == Dram::Unlimited { Dram::Bytes(NO_BUDGET) } else { dram };
         let mut settings = Settings { dram, ..Settings::default() };
+        if let Some(knob) = knob {
+            (settings.placement, settings.knob) = (Placement::Model(cost::NAME), knob);
+        }
         if let Some(tiers) = tiers {
             settings.tiers = tiers.to_owned();
         }

@@ -263,11 +263,20 @@ fn a_server_that_is_killed_under_load_is_replaced_at_once() {
 
 #[test]
 fn idle_items_leave_dram_where_a_slowdown_is_allowed() {
+    idle_items_leave("--slowdown=2%");
+}
+
+#[test]
+fn idle_items_leave_dram_where_a_model_places_regions() {
+    idle_items_leave("--knob=0.1");
+}
+
+fn idle_items_leave(flag: &str) {
     const KEYS: usize = 200_000;
     const BYTES: usize = 2000;
     let directory = tempfile::tempdir().expect("a directory");
     let socket = directory.path().join("socket");
-    let _server = Server::start(&socket, &["-m", "600", "-t", "1", "--slowdown", "2%"]);
+    let _server = Server::start(&socket, &["-m", "600", "-t", "1", flag]);
     let mut client = Client::connect(&socket);
     if figure(&mut client, "terrace", "active") == 0 {
         return skip("pages cannot be moved here; `terrace doctor` says why");
