@@ -9,6 +9,7 @@
 use crate::process;
 use crate::state::Keeper;
 use crate::sys;
+use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
 impl Keeper {
@@ -44,6 +45,13 @@ impl Keeper {
         command.arg("attach").arg(pid.to_string()).args(self.limit.arguments());
         command.arg("--family").arg(self.family.descriptor().to_string());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        // SAFETY: only system calls, which a child of a fork may make.
+        unsafe {
+            command.pre_exec(|| {
+                sys::unblock_signals();
+                Ok(())
+            });
+        }
         self.children.attaching.extend(command.spawn());
     }
 }

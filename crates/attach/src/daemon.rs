@@ -136,32 +136,24 @@ fn keep(pid: i32, limit: Limit, family: Family, said: Said) {
         "attached to {pid} ({name}): one thread stood still for {stopped_ms:.1} ms; the process beside it is {}",
         attached.stub
     ));
-    if keeper.run().is_ok_and(|has_executed| has_executed) {
-        // Nobody is left to guard.
-        attach_again(pid, std::mem::ManuallyDrop::into_inner(keeper));
+    if keeper.run().is_ok_and(|has_executed| has_executed) && keeper.stays() {
+        attach_again(pid, &keeper);
     }
 }
 
-/// How long a process must run another program that it has executed, before that is attached to.
-const STAYS: Duration = Duration::from_secs(1);
-
 /// Attaches to a process that has executed another program, in place of this one, with the limit
-/// that holds now.
-fn attach_again(pid: i32, keeper: Keeper) {
+/// that holds now. All descriptors but the family's close with that.
+fn attach_again(pid: i32, keeper: &Keeper) {
     let Ok(family) = crate::sys::inherited(keeper.family.descriptor()) else { return };
-    let (arguments, report) = (keeper.limit.arguments(), keeper.limit.report.clone());
-    let Ok(there) = crate::sys::pidfd_open(pid) else { return };
-    // Who asks meanwhile is told that nobody is attached.
-    drop(keeper);
-    if crate::sys::wait_readable(there.as_raw_fd(), STAYS.as_millis() as i32) {
-        return;
-    }
     let Ok(program) = std::env::current_exe() else { return };
     let mut command = std::process::Command::new(program);
-    command.arg("attach").arg(pid.to_string()).args(arguments);
+    command.arg("attach").arg(pid.to_string()).args(keeper.limit.arguments());
     command.arg("--family").arg(family.as_raw_fd().to_string());
-    command
-        .args(report.iter().flat_map(|file| [std::ffi::OsStr::new("--report"), file.as_os_str()]));
+    let report = keeper.limit.report.iter();
+    command.args(report.flat_map(|file| [std::ffi::OsStr::new("--report"), file.as_os_str()]));
+    // Those of the program that it has left are not those of the end.
+    let _ = keeper.limit.report.iter().try_for_each(std::fs::remove_file);
+    crate::sys::unblock_signals();
     // Where that cannot be, the program runs on as it is.
     let _ = command.exec();
 }

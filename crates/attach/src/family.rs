@@ -83,6 +83,12 @@ impl Family {
         self.file.as_raw_fd()
     }
 
+    /// Whether no other keeper has a part of the limit.
+    pub fn is_alone(&self) -> bool {
+        let others = self.members.rows.iter().enumerate().filter(|(row, _)| Some(*row) != self.own);
+        others.map(|(_, row)| row.keeper.load(Acquire)).all(|pid| pid == 0 || !is_keeper(pid))
+    }
+
     /// The part of the limit of a process whose keeper this is, which would take so much, bytes.
     pub fn share(&mut self, demand: u64) -> u64 {
         let limit = self.members.limit.load(Acquire);
@@ -132,6 +138,7 @@ mod tests {
         family.members.rows[1].keeper.store(i32::MAX, Release);
         family.members.rows[1].demand.store(400 << 20, Release);
         assert_eq!(family.share(400 << 20), 100 << 20);
+        assert!(family.is_alone());
         let again = Family::inherited(family.descriptor()).unwrap();
         assert_eq!(again.members.rows[0].keeper.load(Acquire), std::process::id() as i32);
         assert_eq!(again.join(7), Some(1), "the row of one that has ended is taken");

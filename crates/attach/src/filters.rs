@@ -44,8 +44,25 @@ struct Call {
     name: &'static str,
     number: i64,
     arguments: [Option<u64>; 6],
-    /// Whether attaching goes on where it fails.
-    is_optional: bool,
+    needs: Need,
+}
+
+/// When a call must succeed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Need {
+    Always,
+    /// If there is a context of asynchronous I/O.
+    WithContext,
+    Never,
+}
+
+/// What a thread is stopped for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// To attach, which makes all of the calls.
+    Attach,
+    /// To take the stub's memory away.
+    Leave,
 }
 
 /// All of them: in the stopped thread, in the process between, and in the stub.
@@ -53,9 +70,10 @@ fn calls() -> Vec<Call> {
     let call = |name, number, known: &[(usize, u64)]| {
         let mut arguments = [None; 6];
         known.iter().for_each(|(place, value)| arguments[*place] = Some(*value));
-        Call { name, number, arguments, is_optional: false }
+        Call { name, number, arguments, needs: Need::Always }
     };
-    let optional = |call: Call| Call { is_optional: true, ..call };
+    let optional = |call: Call| Call { needs: Need::Never, ..call };
+    let with_context = |name, number| Call { needs: Need::WithContext, ..call(name, number, &[]) };
     let advice = |advice: i32| call("madvise", libc::SYS_madvise, &[(2, advice as u64)]);
     let ioctl = |request: u64| call("ioctl", libc::SYS_ioctl, &[(1, request)]);
     let clone = |flags: i32| call("clone", libc::SYS_clone, &[(0, flags as u64)]);
@@ -63,6 +81,8 @@ fn calls() -> Vec<Call> {
         call("mmap", libc::SYS_mmap, &[(0, 0), (2, 3), (3, 0x22), (4, u64::MAX), (5, 0)]),
         call("mprotect", libc::SYS_mprotect, &[(2, 5)]),
         call("munmap", libc::SYS_munmap, &[]),
+        // The kernel itself restarts a sleep that was interrupted by it.
+        call(RESTART, libc::SYS_restart_syscall, &[]),
         call("wait4", libc::SYS_wait4, &[(1, 0), (2, libc::__WALL as u64), (3, 0)]),
         clone(libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_UNTRACED),
         clone(libc::CLONE_VM | libc::CLONE_UNTRACED),
@@ -88,26 +108,43 @@ fn calls() -> Vec<Call> {
         ioctl(sys::UFFDIO_UNREGISTER),
         ioctl(sys::UFFDIO_MOVE),
         optional(call("io_setup", libc::SYS_io_setup, &[])),
-        call("io_submit", libc::SYS_io_submit, &[]),
-        call("io_cancel", libc::SYS_io_cancel, &[]),
-        call("io_getevents", libc::SYS_io_getevents, &[]),
-        call("io_destroy", libc::SYS_io_destroy, &[]),
+        with_context("io_submit", libc::SYS_io_submit),
+        with_context("io_cancel", libc::SYS_io_cancel),
+        with_context("io_getevents", libc::SYS_io_getevents),
+        with_context("io_destroy", libc::SYS_io_destroy),
     ]
 }
+
+const RESTART: &str = "restart_syscall";
+/// What is called to leave.
+const TO_LEAVE: [&str; 2] = ["munmap", "io_destroy"];
 
 /// Whether a stopped thread may make all calls that are made in it, and the stub those of its own.
 ///
 /// # Errors
 /// If its filters cannot be read, or one of them forbids a call.
-pub fn check(tid: i32) -> Result<()> {
-    if crate::process::status_line(tid, "Seccomp").is_none_or(|mode| mode == "0") {
+pub fn check(tid: i32, purpose: Purpose) -> Result<()> {
+    if !has_filters(tid) {
         return Ok(());
     }
     let filters = read_all(tid)?;
-    for call in calls() {
-        let verdict = filters.iter().map(|filter| judge(filter, &call)).max();
-        let most = if call.is_optional { Verdict::Fails } else { Verdict::Allowed };
-        if verdict > Some(most) {
+    let verdict = |call: &Call| {
+        let verdicts = filters.iter().map(|filter| judge(filter, call));
+        verdicts.max().unwrap_or(Verdict::Forbidden)
+    };
+    // Without a context of asynchronous I/O none of its calls is made.
+    let has_context = calls()
+        .iter()
+        .any(|call| call.number == libc::SYS_io_setup && verdict(call) == Verdict::Allowed);
+    let leaves = purpose == Purpose::Leave;
+    for call in calls().into_iter().filter(|call| !leaves || TO_LEAVE.contains(&call.name)) {
+        let may_fail = match call.needs {
+            Need::Always => leaves,
+            Need::WithContext => leaves || !has_context,
+            Need::Never => true,
+        };
+        let most = if may_fail { Verdict::Fails } else { Verdict::Allowed };
+        if verdict(&call) > most {
             bail!(
                 "thread {tid} has a seccomp filter that forbids {}, which is needed in it: allow \
                  it in the container's profile, or by SystemCallFilter= of the unit",
@@ -116,6 +153,18 @@ pub fn check(tid: i32) -> Result<()> {
         }
     }
     Ok(())
+}
+
+fn has_filters(tid: i32) -> bool {
+    crate::process::status_line(tid, "Seccomp").is_some_and(|mode| mode != "0")
+}
+
+/// Whether a stopped thread's filters allow that the kernel restarts an interrupted sleep.
+pub fn allow_restart(tid: i32) -> bool {
+    let calls = calls();
+    let Some(restart) = calls.iter().find(|call| call.name == RESTART) else { return false };
+    let allows = |filter: &Vec<Instruction>| judge(filter, restart) == Verdict::Allowed;
+    !has_filters(tid) || read_all(tid).is_ok_and(|filters| filters.iter().all(allows))
 }
 
 /// All filters of a stopped thread.
@@ -136,7 +185,7 @@ fn read_all(tid: i32) -> Result<Vec<Vec<Instruction>>> {
             return Err(error).with_context(|| {
                 format!(
                     "thread {tid} has a seccomp filter that cannot be read, which takes \
-                     CAP_SYS_ADMIN and a kernel with CONFIG_CHECKPOINT_RESTORE"
+                     CAP_SYS_ADMIN, no filter of our own, and a kernel with CONFIG_CHECKPOINT_RESTORE"
                 )
             });
         }
@@ -168,6 +217,7 @@ fn judge(filter: &[Instruction], call: &Call) -> Verdict {
         };
         match outcome {
             Step::On(next) => waiting.extend(next),
+            Step::Over(Verdict::Forbidden) => return Verdict::Forbidden,
             Step::Over(found) => verdict = verdict.max(found),
         }
     }
@@ -253,8 +303,8 @@ fn compute(operation: u16, a: u32, b: u32) -> Option<Option<u32>> {
         0x00 => Some(a.wrapping_add(b)),
         0x10 => Some(a.wrapping_sub(b)),
         0x20 => Some(a.wrapping_mul(b)),
-        // By zero, a filter that divides by the index ends with 0: the process is ended.
-        0x30 => a.checked_div(b),
+        // A filter that divides by zero ends with 0: the process is ended.
+        0x30 => Some(a.checked_div(b)?),
         0x40 => Some(a | b),
         0x50 => Some(a & b),
         0x60 => Some(a.wrapping_shl(b)),

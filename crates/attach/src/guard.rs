@@ -4,6 +4,7 @@
 //! journal are the keeper's own; what it has in private memory may be old, so it is made anew from
 //! those. It stores nothing and frees nothing in the store.
 
+use crate::filters::Purpose;
 use crate::inject::{Injection, Traced};
 use crate::state::{Keeper, MESSAGES, SPACES, Shared, Space};
 use crate::stop::stop_any_thread;
@@ -79,7 +80,9 @@ pub fn rescue(target: i32, injection: &'static Injection) {
         let is_adopted = injection.is_under_way();
         let traced = match is_adopted {
             true => Traced::adopt(target, injection),
-            false => injection.prepare(target).and_then(|()| stop_any_thread(target, injection)),
+            false => injection
+                .prepare(target)
+                .and_then(|()| stop_any_thread(target, injection, Purpose::Leave)),
         };
         Some((traced.ok()?, is_adopted))
     });

@@ -10,6 +10,7 @@
 //! has too: that one stops the thread again and lets it go ([`Traced::adopt`]). The bytes of the
 //! program are put back once no thread can be at them.
 
+use crate::filters::{self, Purpose};
 use crate::process;
 use crate::sys;
 use anyhow::{Context, Result, anyhow, bail};
@@ -148,14 +149,15 @@ pub struct Traced {
 impl Traced {
     /// Stops a thread of the target. What it needs to go on is noted in the record, which is
     /// prepared.
-    pub fn stop(pid: i32, tid: i32, record: &'static Injection) -> Result<Self> {
+    pub fn stop(pid: i32, tid: i32, record: &'static Injection, purpose: Purpose) -> Result<Self> {
         let mut traced = Traced::seize(pid, tid)?;
         for _ in 0..100 {
             traced.interrupt()?;
             let begin = record.gadget.load(Acquire);
             let begins = (begin..begin + 16).contains(&traced.saved.rip);
             if !begins && !traced.in_restartable_sequence() {
-                crate::filters::check(tid)?;
+                traced.spare_a_restart()?;
+                filters::check(tid, purpose)?;
                 traced.take(record)?;
                 return Ok(traced);
             }
@@ -278,6 +280,17 @@ impl Traced {
         registers.orig_rax = u64::MAX;
         registers.rip = self.instruction + SPIN;
         self.set_registers(&registers)
+    }
+
+    /// Has a sleep that was interrupted end with EINTR where a filter forbids that the kernel
+    /// restarts it: the filter may end the program for that.
+    fn spare_a_restart(&mut self) -> Result<()> {
+        const ERESTART_RESTARTBLOCK: i64 = -516;
+        if self.saved.rax as i64 == ERESTART_RESTARTBLOCK && !filters::allow_restart(self.tid) {
+            self.saved.rax = -i64::from(libc::EINTR) as u64;
+            self.set_registers(&self.saved)?;
+        }
+        Ok(())
     }
 
     /// Whether the thread is inside of code that the kernel restarts if it is interrupted (rseq):

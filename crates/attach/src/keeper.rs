@@ -3,6 +3,7 @@
 use crate::channel::{Channel, Request};
 use crate::family::Family;
 use crate::figures::Figures;
+use crate::filters::Purpose;
 use crate::guard::Rescuer;
 use crate::inject::{Injection, Traced};
 use crate::limit::{Limit, Look, SET};
@@ -25,6 +26,9 @@ use std::sync::atomic::Ordering::*;
 const TICK_MS: i32 = 20;
 /// How often it is looked at who still lives.
 const LOOK_MS: u64 = 250;
+
+/// How long a process must run a program that it has executed, before that is attached to.
+const STAYS_NS: u64 = 1_000_000_000;
 
 /// How often it is tried to take everything of ours away.
 const TRIES: u32 = 5;
@@ -161,8 +165,15 @@ impl Keeper {
 
     /// Takes another limit ([`Limit::change`]).
     fn set(&mut self, asked: &str) -> Result<String> {
-        let said = self.limit.change(asked)?;
-        self.family.set_limit(self.limit.budget.dram_bytes);
+        let family = &self.family;
+        let said = self.limit.change(asked, |dram, budget| {
+            // A share is of one process's data.
+            if dram.ends_with('%') && !family.is_alone() {
+                bail!("other processes share its limit: give a size, or detach and attach again");
+            }
+            family.set_limit(budget.dram_bytes);
+            Ok(())
+        })?;
         self.figures.limit = self.limit.budget.text.clone();
         self.limited_ms = 0;
         Ok(said)
@@ -186,6 +197,30 @@ impl Keeper {
         };
         let followed = self.limit.budget.follow.as_mut().map_or(u64::MAX, |follow| follow(look));
         self.figures.budget_bytes = followed.min(self.family.share(look.data));
+    }
+
+    /// Whether the process runs the program that it has executed for a second, and nobody asks for an
+    /// end meanwhile.
+    pub fn stays(&mut self) -> bool {
+        let until = sys::now_ns() + STAYS_NS;
+        while sys::now_ns() < until {
+            self.wait(TICK_MS);
+            let has_come = |fd: &OwnedFd| sys::wait_readable(fd.as_raw_fd(), 0);
+            if has_come(&self.pidfd) || has_come(&self.termination) {
+                return false;
+            }
+            while let Some(mut request) = self.channel.next() {
+                match request.text.as_str() {
+                    "detach" => {
+                        request.answer("ok 0");
+                        return false;
+                    }
+                    "status" => self.tell(&mut request),
+                    _ => request.answer("error it has just executed another program: try again"),
+                }
+            }
+        }
+        true
     }
 
     /// Writes the figures where they were asked for.
@@ -227,7 +262,9 @@ impl Keeper {
     fn wait(&self, milliseconds: i32) {
         let spaces = self.spaces.iter().flatten().map(|space| space.uffd.as_raw_fd());
         let target = (!self.has_ended).then_some(self.pidfd.as_raw_fd());
-        let others = self.channel.descriptors().chain([self.termination.as_raw_fd()]);
+        // Once it leaves, or in the guard, there is nothing more to do for a signal.
+        let termination = (!self.frozen).then_some(self.termination.as_raw_fd());
+        let others = self.channel.descriptors().chain(termination);
         sys::wait_for_any(spaces.chain(others).chain(target), milliseconds);
     }
 
@@ -424,7 +461,7 @@ impl Keeper {
             Traced::adopt(self.target, injection)?
         } else {
             injection.prepare(self.target)?;
-            stop_any_thread(self.target, injection)?
+            stop_any_thread(self.target, injection, Purpose::Leave)?
         };
         let unmapped = self.stub.unmap_by(&mut traced, self.target);
         traced.release()?;
@@ -452,7 +489,7 @@ impl Keeper {
 /// Puts a stub into a process, and takes hold of it. How long a thread stood still, ns.
 fn plant(target: i32, injection: &'static Injection) -> Result<(Stub, OwnedFd, u64)> {
     injection.prepare(target)?;
-    let mut traced = stop_any_thread(target, injection)?;
+    let mut traced = stop_any_thread(target, injection, Purpose::Attach)?;
     let planted = Stub::plant(&mut traced, target, injection);
     let (stopped_ns, copy) = traced.release()?;
     planted?;

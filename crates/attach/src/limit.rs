@@ -76,13 +76,18 @@ impl Limit {
     /// holds now and what held before, in words.
     ///
     /// # Errors
-    /// If one of them cannot be read.
-    pub fn change(&mut self, asked: &str) -> Result<String> {
+    /// If one of them cannot be read, or `accept` refuses a value of `--dram` with its budget.
+    pub fn change(
+        &mut self,
+        asked: &str,
+        accept: impl FnOnce(&str, &Budget) -> Result<()>,
+    ) -> Result<String> {
         let mut words = asked.split(' ').map(|word| Some(word).filter(|word| *word != "-"));
         let (dram, slowdown) = (words.next().flatten(), words.next().flatten());
         let before = &self.budget;
         let budget =
             (self.make)(dram.or(before.dram.as_deref()), slowdown.or(before.slowdown.as_deref()))?;
+        dram.map_or(Ok(()), |dram| accept(dram, &budget))?;
         let said = format!("{}, before {}", budget.text, before.text);
         self.budget = budget;
         Ok(said)
@@ -91,9 +96,9 @@ impl Limit {
     /// The arguments of `terrace attach` for it.
     pub fn arguments(&self) -> Vec<String> {
         let mut arguments = vec!["--tiers".to_string(), self.tiers.clone()];
-        let slowdown = self.budget.slowdown.clone().filter(|slowdown| slowdown != "off");
-        for (flag, value) in [("--dram", self.budget.dram.clone()), ("--slowdown", slowdown)] {
-            arguments.extend(value.into_iter().flat_map(|value| [flag.to_string(), value]));
+        let Budget { dram, slowdown, .. } = &self.budget;
+        for (flag, value) in [("--dram", dram), ("--slowdown", slowdown)] {
+            arguments.extend(value.iter().flat_map(|value| [flag.to_string(), value.clone()]));
         }
         arguments
     }

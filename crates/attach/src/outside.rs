@@ -193,7 +193,7 @@ impl Outside {
                 request.answer(&serde_json::to_string(&self.figures).unwrap_or_default());
             }
             text if text.starts_with(SET) => {
-                let said = self.limit.change(&text[SET.len()..]);
+                let said = self.limit.change(&text[SET.len()..], |_, _| Ok(()));
                 self.figures.limit = self.limit.budget.text.clone();
                 request.answer(&said.unwrap_or_else(|error| format!("error {error:#}")));
             }

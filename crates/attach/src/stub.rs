@@ -393,6 +393,8 @@ impl Stub {
         let mut traced = Traced::stop_stub(self.pid)?;
         self.unmap_by(&mut traced, self.pid)?;
         traced.exit();
+        // Whoever attaches next would find it.
+        sys::wait_readable(self.pidfd.as_raw_fd(), 1000);
         Ok(())
     }
 

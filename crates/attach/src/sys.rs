@@ -194,6 +194,16 @@ pub fn block_termination() -> io::Result<OwnedFd> {
     descriptor(i64::from(value))
 }
 
+/// Blocks no signal any more: commands inherit what is blocked.
+pub fn unblock_signals() {
+    // SAFETY: plain data, which the next call fills; this process has one thread.
+    unsafe {
+        let mut none: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut none);
+        libc::sigprocmask(libc::SIG_SETMASK, &none, std::ptr::null_mut());
+    }
+}
+
 /// Sends a signal to a process, by its pidfd.
 pub fn pidfd_signal(pidfd: i32, signal: i32) -> Result<(), i32> {
     // SAFETY: no memory is involved; without a siginfo the kernel makes one.

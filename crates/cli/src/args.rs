@@ -211,8 +211,8 @@ pub struct AttachArguments {
     pub dram: Option<Dram>,
     /// Take what costs no more of the program's time than this, such as 2%: the default is 2%
     /// without --dram
-    #[arg(long, value_name = "PCT")]
-    pub slowdown: Option<terrace_policy::slowdown::Target>,
+    #[arg(long, value_name = "PCT|off")]
+    pub slowdown: Option<Wanted>,
     /// Where pages go: dram and one tier of compressed pages, such as zstd
     #[arg(long, value_name = "LIST", default_value = "dram,lz4")]
     pub tiers: String,

@@ -22,7 +22,7 @@ pub fn attach(arguments: &AttachArguments) -> Result<u8> {
     }
     crate::budget::refuse_bare_number(arguments.dram.unwrap_or(Dram::Unlimited))?;
     let limit = || Limit {
-        budget: budget(arguments.dram, arguments.slowdown.map(Wanted::At)),
+        budget: budget(arguments.dram, arguments.slowdown),
         make: parsed,
         tiers: arguments.tiers.clone(),
         family: arguments.family,

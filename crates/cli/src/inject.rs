@@ -65,6 +65,10 @@ impl Inject {
         if !is_attached && self.tries < TRIES && !has_ended(pid) {
             self.attach(pid);
         }
+        if is_attached {
+            // Also by a keeper that went on with a program that was executed.
+            self.tries = 0;
+        }
         let wait = if is_attached || self.tries >= TRIES { LOOK_EVERY } else { TRY_EVERY };
         self.next = Some(Instant::now() + wait);
         wait
@@ -75,6 +79,8 @@ impl Inject {
             await_exec(pid);
         }
         self.tries += 1;
+        // Figures of a program that it has left are not those of the end.
+        let _ = std::fs::remove_file(&self.report);
         let command = std::env::current_exe().map(|program| {
             let mut command = Command::new(program);
             command.arg("attach").arg(pid.to_string()).args(&self.arguments);

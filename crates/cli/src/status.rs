@@ -176,11 +176,17 @@ pub fn run(arguments: &StatusArguments) -> Result<u8> {
         for process in status.runs.iter_mut().flat_map(|run| &mut run.processes) {
             if process.has_much_unmanaged() {
                 // Once: that looks at every page.
-                process.other_memory = *by_kind
-                    .entry(process.pid)
-                    .or_insert_with(|| OtherMemory::of_process(process.pid));
+                process.other_memory = by_kind.get(&process.pid).copied();
+                if process.other_memory.is_none() {
+                    process.other_memory = OtherMemory::of_process(process.pid);
+                }
+                by_kind.extend(process.other_memory.map(|other| (process.pid, other)));
             }
         }
+        let lives = |pid: &u32| {
+            status.runs.iter().flat_map(|run| &run.processes).any(|process| process.pid == *pid)
+        };
+        by_kind.retain(|pid, _| lives(pid));
         let mut out = io::stdout().lock();
         let written = if arguments.json {
             writeln!(out, "{}", serde_json::to_string(&status)?)
@@ -215,8 +221,8 @@ fn look_at(run: LiveRun, before: &mut HashMap<PathBuf, Before>) -> Run {
     for file in newest.into_values() {
         let Some((image, page)) = figures::read_now(&file) else { continue };
         // /proc costs more than all else of a look.
-        let has_just_written = sys::now_ns().saturating_sub(image.updated_ns) < JUST_NOW_NS;
-        if has_just_written || image.lives() {
+        let silent_ns = sys::now_ns().checked_sub(image.updated_ns);
+        if silent_ns.is_some_and(|silent_ns| silent_ns < JUST_NOW_NS) || image.lives() {
             let process = process(&file, &image, &page, before);
             processes.push((file.started_ns, process));
         }
@@ -417,7 +423,7 @@ fn row(process: &Process, cell: char) -> Vec<String> {
     lines
 }
 
-/// `42s``, `7m`, `3h 7m`, `2d 3h`.
+/// `42s`, `7m`, `3h 7m`, `2d 3h`.
 fn duration(seconds: u64) -> String {
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
     match seconds {

@@ -104,7 +104,7 @@ pub struct Connection {
     /// It may make requests: nobody need authenticate, or its client has.
     admitted: bool,
     closing: bool,
-    /// When its stream last told of something, by the server's clock, s.
+    /// When it last had something to do, by the server's clock, s.
     pub active: u32,
 }
 
@@ -137,6 +137,12 @@ impl Connection {
     /// Whether answers wait for the stream to take bytes again.
     pub fn is_stuck(&self) -> bool {
         self.written < self.output.len() || self.session().is_some_and(|session| session.has_output)
+    }
+
+    /// Whether nothing is to be done before its client asks for something: no part of a value has
+    /// come, and no answer waits.
+    pub fn awaits_request(&self) -> bool {
+        self.needed == 0 && self.skip == 0 && self.listing.is_none() && !self.is_stuck()
     }
 
     /// The state of the session, if the stream encrypts.

@@ -183,16 +183,18 @@ fn serve(mut settings: Settings) -> Result<(), Failure> {
         // The service manager's: it is not ours to give away or to remove.
         settings.socket = None;
     }
-    if let Some(path) = &settings.pid_file {
-        std::fs::write(path, format!("{}\n", std::process::id()))
-            .map_err(|error| refused_by_system(format!("-P {}: {error}", path.display())))?;
-    }
     // SAFETY: it only reads the process's user.
     if settings.user.is_none() && unsafe { libc::geteuid() } == 0 {
         eprintln!("terrace-kv: warning: runs as root; -u USER gives those rights up");
     }
     if let Some(user) = &settings.user {
         become_user(user, settings.socket.as_deref())?;
+    }
+    // As that user, who is to remove it.
+    if let Some(path) = &settings.pid_file
+        && let Err(error) = std::fs::write(path, format!("{}\n", std::process::id()))
+    {
+        eprintln!("terrace-kv: warning: -P {}: {error}", path.display());
     }
     let server = Arc::new(Server {
         store,

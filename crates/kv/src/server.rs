@@ -289,9 +289,7 @@ impl Worker {
                     self.accept(event.token().0);
                 } else {
                     let ended = event.is_read_closed() || event.is_error();
-                    let now = self.server.clock.now();
                     if let Some(connection) = self.connection(event.token()) {
-                        connection.active = now;
                         connection.wake(ended);
                     }
                     self.advance(event.token());
@@ -330,8 +328,11 @@ impl Worker {
         }
         self.looked_for_silent = now;
         for place in 0..self.connections.len() {
-            let active = self.connections[place].as_ref().map(|connection| connection.active);
-            if active.is_some_and(|active| now.saturating_sub(active) > most) {
+            let token = Token(self.listeners.len() + place);
+            let silent = self.connections[place].as_ref().is_some_and(|connection| {
+                connection.awaits_request() && now.saturating_sub(connection.active) > most
+            });
+            if silent && !self.ready.contains(&token) {
                 self.server.stats.add(Count::IdleKicks);
                 self.close(place);
             }
@@ -428,7 +429,6 @@ impl Worker {
         let place = self.vacant.pop().unwrap_or(self.connections.len());
         let token = Token(self.listeners.len() + place);
         let mut connection = Connection::new(stream, self.server.accounts.is_none());
-        connection.active = self.server.clock.now();
         let registry = self.poll.registry();
         if place == self.connections.len() {
             self.connections.push(None);
@@ -456,6 +456,7 @@ impl Worker {
         let Some(connection) = self.connections.get_mut(place).and_then(Option::as_mut) else {
             return;
         };
+        connection.active = self.server.clock.now();
         let mut wait = connection.advance(&self.server, &mut self.buffers);
         let stuck = connection.is_stuck();
         if wait != Wait::Closed && stuck != connection.watches_writes {

@@ -80,6 +80,7 @@ const WITHOUT_EFFECT: &[(char, &str)] = &[
 
 /// Extended options of memcached without effect here; each may have `no_` before it.
 const EXTENDED_WITHOUT_EFFECT: &[&str] = &[
+    "chunked_items",
     "drop_privileges",
     "hash_algorithm",
     "hashexpand",

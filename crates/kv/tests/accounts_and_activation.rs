@@ -45,8 +45,12 @@ fn a_hangup_has_the_accounts_read_again_and_keeps_the_items() {
     std::fs::write(&file, "ann:secret\n").expect("it can be written");
     let flags = ["-Y", &file.to_string_lossy(), "-P", &pid_file.to_string_lossy()];
     let mut server = Server::start(&socket, &flags);
-    let pid = std::fs::read_to_string(&pid_file).expect("it was written before the socket");
-    assert_eq!(pid, format!("{}\n", server.0.id()));
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    let pid = format!("{}\n", server.0.id());
+    while std::fs::read_to_string(&pid_file).unwrap_or_default() != pid {
+        assert!(std::time::Instant::now() < deadline, "the file of -P was not written");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
     let signal = |signal: i32| {
         // SAFETY: no memory is involved; a child of this test's.
         assert_eq!(unsafe { libc::kill(server.0.id() as i32, signal) }, 0);
@@ -55,7 +59,6 @@ fn a_hangup_has_the_accounts_read_again_and_keeps_the_items() {
     let mut client = Client::connect(&socket);
     assert_eq!(client.set("x", 0, b"ann secret"), "STORED");
     assert_eq!(client.set("a", 0, b"kept"), "STORED");
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
     for (text, password) in [("ann:other\n", &b"ann other"[..]), ("no account\n", b"ann other")] {
         std::fs::write(&file, text).expect("it can be written");
         signal(libc::SIGHUP);
@@ -75,7 +78,7 @@ fn a_hangup_has_the_accounts_read_again_and_keeps_the_items() {
 fn silent_clients_are_closed_where_that_was_asked_for() {
     let directory = tempfile::tempdir().expect("a directory");
     let socket = directory.path().join("socket");
-    let _server = Server::start(&socket, &["-o", "idle_timeout=1"]);
+    let _server = Server::start(&socket, &["-o", "idle_timeout=3"]);
     let (mut silent, mut asks) = (Client::connect(&socket), Client::connect(&socket));
     assert_eq!((silent.set("a", 0, b"one"), asks.stat("idle_kicks")), ("STORED".to_owned(), 0));
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
