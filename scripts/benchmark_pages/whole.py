@@ -340,5 +340,5 @@ def attached():
             *([("And", ["what", "figure"], others)] if others else []),
         ],
         plot=bars("DRAM of program and store at the end, as a share of that before", ["attached"], groups, mark=options["share"]),
-        note="../notes/2026-11-27-attaching.md",
+        note="../notes/2026-11-28-attached-measured.md",
     )
