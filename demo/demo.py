@@ -142,9 +142,11 @@ def demonstrate(terrace, directory):
         return
     saved = 1 - held.rss_mean / alone.rss_mean if alone.rss_mean else 0
     slower = held.speed["operations_per_s"] / alone.speed["operations_per_s"]
+    lost = 1 - alone.elapsed_s / held.elapsed_s
     print(
         f"\n  With --dram {BUDGET} the program took {saved:.0%} less memory on average ({held.report['saved_fraction']:.0%} by Terrace's own"
-        f" account)\n  and served at {slower:.2f} times its speed alone."
+        f" account)\n  and served at {slower:.2f} times its speed alone. Of its whole time it lost {lost:.0%}; the report said"
+        f" {held.report['slowdown_estimate']:.0%}."
         "\n  Next, your own program: terrace run --observe -- PROGRAM (docs/first-hour.md)."
     )
 
