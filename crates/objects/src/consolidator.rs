@@ -385,6 +385,9 @@ impl Consolidator {
     pub(crate) fn retire(&mut self, index: u32) {
         self.heap.segment(index).change(State::Evacuating, State::Retired);
         self.limbo.push_back((index, self.heap.epochs().retire()));
+        // Other objects may have its places next.
+        let places = self.heap.granules(index);
+        self.busy.retain(|granule, _| !places.contains(granule));
         self.counters.emptied_segments += 1;
     }
 

@@ -541,6 +541,11 @@ impl Heap {
         let mut at = granules.start + from;
         while let Some(granule) = self.live.next(at..granules.end) {
             let bytes = self.extent(granule);
+            if bytes == 0 {
+                // It was freed since, by another thread.
+                at = granule + 1;
+                continue;
+            }
             if !visit(granule, bytes) {
                 return Some(granule - granules.start);
             }
