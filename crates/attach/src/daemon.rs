@@ -69,7 +69,8 @@ fn page_out(whom: Whom, limit: Limit) -> Result<String> {
         };
         let mut outside = Outside::new(whom, limit, channel);
         let count = outside.count();
-        said.ok(&format!("attached from outside to {text}: {count} processes, none was stopped"));
+        let processes = if count == 1 { "process" } else { "processes" };
+        said.ok(&format!("attached from outside to {text}: {count} {processes}, none was stopped"));
         outside.run();
     })
 }
@@ -194,13 +195,18 @@ fn leave_the_terminal(kept: impl Iterator<Item = i32>) {
     let _ = std::fs::write("/proc/self/oom_score_adj", "-1000");
 }
 
-/// Detaches from a process: everything is back. How long that took, in milliseconds.
+/// Detaches from a process: everything is back. How long that took, in milliseconds; `None` where it
+/// was attached to from outside, and what is in swap or on a node stays there.
 ///
 /// # Errors
 /// If nobody is attached to it, or something of ours could not be taken away.
-pub fn detach(pid: i32) -> Result<u64> {
+pub fn detach(pid: i32) -> Result<Option<u64>> {
     let answer = channel::ask(pid, "detach", None)?.unwrap_or_default();
-    let took = answer.strip_prefix("ok ").and_then(|ms| ms.parse().ok());
+    let took = answer.strip_prefix("ok ");
+    let took = took.and_then(|took| match took {
+        outside::STAYS => Some(None),
+        ms => ms.parse().ok().map(Some),
+    });
     let took = took.with_context(|| format!("the keeper says {answer}"))?;
     // The keeper ends right after it has answered.
     for _ in 0..200 {

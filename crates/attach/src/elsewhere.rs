@@ -31,7 +31,7 @@ pub fn attach_group(_path: &std::path::Path, _limit: Limit) -> Result<String> {
 
 /// # Errors
 /// Always.
-pub fn detach(_pid: i32) -> Result<u64> {
+pub fn detach(_pid: i32) -> Result<Option<u64>> {
     bail!(WHY)
 }
 

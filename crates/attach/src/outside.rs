@@ -31,6 +31,9 @@ pub fn cost_us(kind: SwapKind) -> u64 {
 /// Why nothing is paged out though there is swap.
 pub const NO_ROOM: &str = "swap is full but for the quarter that is left to others: add some";
 
+/// What is said instead of a time when a process is left from outside.
+pub const STAYS: &str = "stays";
+
 impl Limit {
     /// Where pages of processes go that are not entered.
     pub fn route(&self) -> Route {
@@ -187,7 +190,7 @@ impl Outside {
     /// Answers a request; whether it was to leave.
     fn answer(&mut self, request: &mut Request) -> bool {
         match request.text.as_str() {
-            "detach" => request.answer("ok 0"),
+            "detach" => request.answer(&format!("ok {STAYS}")),
             "status" => {
                 self.measure();
                 request.answer(&serde_json::to_string(&self.figures).unwrap_or_default());

@@ -125,8 +125,12 @@ const LEAST: u64 = 1 << 20;
 /// Detaches from each; the exit status is 0 if all could be.
 pub fn detach(arguments: &DetachArguments) -> Result<u8> {
     each(&arguments.pids, |pid| {
-        let took = terrace_attach::detach(pid)?;
-        Ok(format!("detached from {pid}: everything was back after {took} ms"))
+        Ok(match terrace_attach::detach(pid)? {
+            Some(ms) => format!("detached from {pid}: everything was back after {ms} ms"),
+            None => {
+                format!("detached from {pid}: what the kernel has moved comes back as it is used")
+            }
+        })
     })
 }
 
