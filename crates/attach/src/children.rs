@@ -9,6 +9,8 @@
 use crate::process;
 use crate::state::Keeper;
 use crate::sys;
+use std::io;
+use std::os::fd::RawFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
@@ -40,10 +42,7 @@ impl Keeper {
                 self.drop_space(number);
             }
         }
-        let Ok(program) = std::env::current_exe() else { return };
-        let mut command = Command::new(program);
-        command.arg("attach").arg(pid.to_string()).args(self.limit.arguments());
-        command.arg("--family").arg(self.family.descriptor().to_string());
+        let Ok(mut command) = self.command_for(pid, self.family.descriptor()) else { return };
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         // SAFETY: only system calls, which a child of a fork may make.
         unsafe {
@@ -53,5 +52,14 @@ impl Keeper {
             });
         }
         self.children.attaching.extend(command.spawn());
+    }
+
+    /// The command that attaches to a process with the limit that holds now, as one of the family
+    /// whose descriptor it inherits.
+    pub fn command_for(&self, pid: i32, family: RawFd) -> io::Result<Command> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.arg("attach").arg(pid.to_string()).args(self.limit.arguments());
+        command.arg("--family").arg(family.to_string());
+        Ok(command)
     }
 }

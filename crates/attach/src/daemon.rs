@@ -146,10 +146,7 @@ fn keep(pid: i32, limit: Limit, family: Family, said: Said) {
 /// that holds now. All descriptors but the family's close with that.
 fn attach_again(pid: i32, keeper: &Keeper) {
     let Ok(family) = crate::sys::inherited(keeper.family.descriptor()) else { return };
-    let Ok(program) = std::env::current_exe() else { return };
-    let mut command = std::process::Command::new(program);
-    command.arg("attach").arg(pid.to_string()).args(keeper.limit.arguments());
-    command.arg("--family").arg(family.as_raw_fd().to_string());
+    let Ok(mut command) = keeper.command_for(pid, family.as_raw_fd()) else { return };
     let report = keeper.limit.report.iter();
     command.args(report.flat_map(|file| [std::ffi::OsStr::new("--report"), file.as_os_str()]));
     // Those of the program that it has left are not those of the end.

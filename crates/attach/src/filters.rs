@@ -133,18 +133,19 @@ pub fn check(tid: i32, purpose: Purpose) -> Result<()> {
         verdicts.max().unwrap_or(Verdict::Forbidden)
     };
     // Without a context of asynchronous I/O none of its calls is made.
-    let has_context = calls()
+    let calls = calls();
+    let has_context = calls
         .iter()
         .any(|call| call.number == libc::SYS_io_setup && verdict(call) == Verdict::Allowed);
     let leaves = purpose == Purpose::Leave;
-    for call in calls().into_iter().filter(|call| !leaves || TO_LEAVE.contains(&call.name)) {
+    for call in calls.iter().filter(|call| !leaves || TO_LEAVE.contains(&call.name)) {
         let may_fail = match call.needs {
             Need::Always => leaves,
             Need::WithContext => leaves || !has_context,
             Need::Never => true,
         };
         let most = if may_fail { Verdict::Fails } else { Verdict::Allowed };
-        if verdict(&call) > most {
+        if verdict(call) > most {
             bail!(
                 "thread {tid} has a seccomp filter that forbids {}, which is needed in it: allow \
                  it in the container's profile, or by SystemCallFilter= of the unit",

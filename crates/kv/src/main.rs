@@ -202,7 +202,7 @@ fn serve(mut settings: Settings) -> Result<(), Failure> {
         clock: Clock::default(),
         tls,
         verbosity: AtomicU32::new(settings.verbosity),
-        accounts: settings.accounts.clone().map(RwLock::new),
+        accounts: settings.accounts.take().map(RwLock::new),
         settings,
         stop: AtomicBool::new(false),
     });
