@@ -108,6 +108,9 @@ enum What {
     /// Whole programs at a share of their memory, on all CPUs, against a control group over zram
     /// (as root)
     Programs(programs::Options),
+    /// Programs that grow to a share of their peak, against zram held to the same from the start
+    /// (as root)
+    Fill(programs::Options),
     /// The time that reports tell was lost, against what was, on whole programs (as root)
     Honesty(programs::Options),
     /// `terrace run` with nothing said of memory, beside a group whose limit follows pressure
@@ -273,6 +276,7 @@ fn main() -> anyhow::Result<()> {
         Some(What::HoldProcesses { processes }) => calls::hold_processes(processes),
         Some(What::ZramServers(options)) => servers::run(&options),
         Some(What::Programs(options)) => programs::run(&options),
+        Some(What::Fill(options)) => programs::fill(&options),
         Some(What::Honesty(options)) => programs::honesty(&options),
         Some(What::Slowdown(options)) => programs::slowdown::run(&options),
         Some(What::Plans(options)) => programs::plans::run(&options),

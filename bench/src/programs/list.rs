@@ -20,10 +20,10 @@ pub struct Program {
 pub const PROGRAMS: [Program; 15] = [
     program("cpython-index", &["python3", "--version"], "python3", |_| index("80000")),
     program("redis", &["redis-server", "--version"], "redis-server", |directory| {
-        server(directory, "redis", REDIS, 1_200_000)
+        server(directory, "redis", REDIS, ASKED)
     }),
     program("memcached", &["memcached", "-V"], "memcached", |directory| {
-        server(directory, "memcached", MEMCACHED, 1_200_000)
+        server(directory, "memcached", MEMCACHED, ASKED)
     }),
     program("xz", &["xz", "--version"], "xz-utils", xz),
     program("g++", &["g++", "--version"], "g++", gxx),
@@ -53,10 +53,10 @@ pub const PROGRAMS: [Program; 15] = [
 pub const PLANNED: [Program; 5] = [
     program("cpython-index", &["python3", "--version"], "python3", |_| index("1000000")),
     program("redis", &["redis-server", "--version"], "redis-server", |directory| {
-        server(directory, "redis", REDIS, 6_000_000)
+        server(directory, "redis", REDIS, "--operations 6000000")
     }),
     program("memcached", &["memcached", "-V"], "memcached", |directory| {
-        server(directory, "memcached", MEMCACHED, 6_000_000)
+        server(directory, "memcached", MEMCACHED, "--operations 6000000")
     }),
     program("perl-hash", &["perl", "-v"], "perl", |_| {
         Ok(words(["perl", "-e", &PERL.replace("3000000", "30000000")]))
@@ -66,6 +66,20 @@ pub const PLANNED: [Program; 5] = [
 
 const REDIS: &str = "redis-server --port 0 --save '' --unixsocket \"$socket\"";
 const MEMCACHED: &str = "memcached -u nobody -t 4 -m 1024 -s \"$socket\"";
+
+const ASKED: &str = "--operations 1200000";
+
+/// Programs that take memory for most of their time.
+pub const FILLING: [Program; 4] = [
+    program("redis-fill", &["redis-server", "--version"], "redis-server", |directory| {
+        server(directory, "redis", REDIS, "--phase fill")
+    }),
+    program("memcached-fill", &["memcached", "-V"], "memcached", |directory| {
+        server(directory, "memcached", MEMCACHED, "--phase fill")
+    }),
+    program("g++", &["g++", "--version"], "g++", gxx),
+    program("r", &["Rscript", "--version"], "r-base-core", |_| Ok(words(["Rscript", "-e", R]))),
+];
 
 const fn program(
     name: &'static str,
@@ -164,12 +178,13 @@ func main() {
 }
 "#;
 
-/// A server that is filled with 400 MiB and asked by 16 connections.
+/// A server that is filled with 400 MiB and, as `what` says, asked by 16 connections. What they
+/// found goes into the file `$SERVED`, as JSON.
 fn server(
     directory: &Path,
     protocol: &str,
     command: &str,
-    operations: u32,
+    what: &str,
 ) -> anyhow::Result<Vec<String>> {
     let terrace = crate::machine::terrace()?;
     // A server that gives up root makes its socket after that.
@@ -177,7 +192,7 @@ fn server(
         "socket=$(mktemp -u {directory}/socket.XXXXXX); umask 0; chmod 777 {directory}; {command} >/dev/null & server=$!
          until [ -S \"$socket\" ]; do sleep 0.01; done
          {terrace} load kv \"$socket\" --protocol {protocol} --items 350000 --connections 16 \
-             --operations {operations} --warm-up 0 >/dev/null && served=yes
+             {what} --warm-up 0 --json >\"${{SERVED:-/dev/null}}\" && served=yes
          kill $server; wait $server; [ \"$served\" ] && echo served",
         directory = directory.display(),
         terrace = terrace.display(),

@@ -21,7 +21,7 @@ use crate::results::{self, median};
 use crate::zram::Zram;
 use crate::{interrupt, machine};
 use anyhow::{Context, bail, ensure};
-use list::{PROGRAMS, Program};
+use list::{FILLING, PROGRAMS, Program};
 use one::{Limit, one};
 use plotters::prelude::*;
 use runs::Runs;
@@ -67,6 +67,8 @@ const HONEST_OF_RUN: f64 = 0.02;
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     AgainstZram,
+    /// Programs that grow, to a share of their own peak.
+    Fill,
     Honesty,
     Slowdown,
     Plans,
@@ -84,6 +86,17 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     results::write(name, json!({ "terrace_flags": options.terrace_flags, "rows": rows }))
 }
 
+/// Programs that grow, under `--dram PERCENT`, against a group that is held to the same share of the
+/// peak from the start: prints, and writes `bench/results/fill.json`.
+pub fn fill(options: &Options) -> anyhow::Result<()> {
+    println!(
+        "{:>14} {:>6} {:>9} {:>10} {:>9} {:>19} {:>6}",
+        "program", "share", "alone s", "Terrace s", "zram s", "work to zram", "told"
+    );
+    let rows = of_all(options, Kind::Fill)?;
+    results::write("fill", json!({ "terrace_flags": options.terrace_flags, "rows": rows }))
+}
+
 /// What the report tells against what was: prints, and writes `bench/results/honesty.json`.
 pub fn honesty(options: &Options) -> anyhow::Result<()> {
     println!(
@@ -93,10 +106,10 @@ pub fn honesty(options: &Options) -> anyhow::Result<()> {
     let rows = of_all(options, Kind::Honesty)?;
     let count = |name: &str| rows.iter().filter(|row| row[name] == true).count();
     let (right, half) = (count("is_right"), count("is_half_or_more"));
+    let told = rows.iter().filter(|row| row["is_right"].is_boolean()).count();
     println!(
-        "\n{right} of {} told within 20 % of what was lost or 2 points of the run; {} told less than half of it",
-        rows.len(),
-        rows.len() - half
+        "\n{right} of {told} told within 20 % of what was lost or 2 points of the run; {} told less than half of it",
+        told - half
     );
     results::write(
         "honesty",
@@ -111,7 +124,8 @@ fn of_all(options: &Options, kind: Kind) -> anyhow::Result<Vec<Value>> {
     let over = if options.swap { " over swap" } else { "" };
     let mut runs = Runs::open(kind, &format!("{}{over}", options.terrace_flags))?;
     let mut rows = Vec::new();
-    for program in asked_for(&PROGRAMS, &options.only) {
+    let programs: &[Program] = if kind == Kind::Fill { &FILLING } else { &PROGRAMS };
+    for program in asked_for(programs, &options.only) {
         let words = (program.command)(directory.path()).with_context(|| program.name)?;
         let mut is_warm = false;
         for share in &options.shares {
@@ -169,7 +183,8 @@ fn sample(
     let alone = one(words, Limit::None, None, LONGEST_ALONE)?.context("slower than before")?;
     let longest = Duration::from_secs_f64(alone.seconds) * SLOWEST;
     let budget = alone.peak as u64 * share / 100;
-    let flags = format!("--dram {budget} {}", options.terrace_flags);
+    let dram = if kind == Kind::Fill { format!("{share}%") } else { budget.to_string() };
+    let flags = format!("--dram {dram} {}", options.terrace_flags);
     let under = under_terrace(words, report.path(), &flags)?;
     let swap = options.swap.then(|| Zram::swap_on(ZRAM_BYTES, "lz4")).transpose()?;
     let Some(terrace) =
@@ -184,14 +199,16 @@ fn sample(
         "alone_s": alone.seconds, "alone_peak_bytes": alone.peak, "alone_mean_bytes": alone.mean,
         "terrace_s": terrace.seconds, "terrace_mean_bytes": terrace.mean, "terrace_p95_bytes": terrace.p95,
         "slowdown_told": figures["slowdown_estimate"],
+        "alone_p99_us": alone.p99_us, "terrace_p99_us": terrace.p99_us,
         "restored_pages": figures["tiers"].as_array().into_iter().flatten().filter_map(|tier| tier["faults"].as_u64()).sum::<u64>(),
     });
-    if kind == Kind::AgainstZram {
+    if matches!(kind, Kind::AgainstZram | Kind::Fill) {
         let zram = match swap {
             Some(zram) => zram,
             None => Zram::swap_on(ZRAM_BYTES, "lz4")?,
         };
-        let over_zram = || one(words, Limit::Bytes(terrace.p95 as u64), Some(&zram), longest);
+        let limit = if kind == Kind::Fill { budget } else { terrace.p95 as u64 };
+        let over_zram = || one(words, Limit::Bytes(limit), Some(&zram), longest);
         let mut peer = over_zram();
         for _ in 1..PEER_TRIES {
             if peer.is_ok() || interrupt::came() {
@@ -202,6 +219,7 @@ fn sample(
         let peer = peer.with_context(|| format!("over zram, {PEER_TRIES} times"))?;
         // One that was ended takes longer than all.
         sample["zram_s"] = json!(peer.as_ref().map_or(longest.as_secs_f64(), |peer| peer.seconds));
+        sample["zram_p99_us"] = json!(peer.as_ref().and_then(|peer| peer.p99_us));
         sample["zram_mean_bytes"] = json!(peer.as_ref().map(|peer| peer.mean));
         sample["zram_p95_bytes"] = json!(peer.as_ref().map(|peer| peer.p95));
     }
@@ -221,7 +239,7 @@ fn row(name: &str, share: u64, samples: &[&Value], kind: Kind) -> Value {
         "slowdown_told": told, "samples": samples,
     });
     print!("{name:>14} {share:>5}% {alone:>9.2} {terrace:>10.2} ");
-    if kind == Kind::AgainstZram {
+    if matches!(kind, Kind::AgainstZram | Kind::Fill) {
         // Of neighbours in time, as the machine's speed changes.
         let ratios =
             all(&|sample| Some(sample["zram_s"].as_f64()? / sample["terrace_s"].as_f64()?));
@@ -229,11 +247,17 @@ fn row(name: &str, share: u64, samples: &[&Value], kind: Kind) -> Value {
             .iter()
             .fold((f64::MAX, f64::MIN), |(a, b), ratio| (a.min(*ratio), b.max(*ratio)));
         let (zram, ratio) = (of("zram_s"), median(&ratios));
+        let tails = all(&|sample| {
+            Some(sample["terrace_p99_us"].as_f64()? / sample["zram_p99_us"].as_f64()?)
+        });
+        let tail = (!tails.is_empty()).then(|| median(&tails));
         println!(
-            "{zram:>9.2} {:>19} {:>5.0}%",
+            "{zram:>9.2} {:>19} {:>5.0}%{}",
             format!("{ratio:.2} ({least:.2} to {most:.2})"),
-            told * 100.0
+            told * 100.0,
+            tail.map_or(String::new(), |tail| format!("  p99 {tail:.2} times zram's"))
         );
+        row["p99_to_zram"] = json!(tail);
         row["zram_s"] = json!(zram);
         row["work_to_zram"] = json!({ "median": ratio, "least": least, "most": most });
     } else {
@@ -242,11 +266,16 @@ fn row(name: &str, share: u64, samples: &[&Value], kind: Kind) -> Value {
             Some(1.0 - sample["alone_s"].as_f64()? / sample["terrace_s"].as_f64()?)
         }));
         let bound = (lost * HONEST_SHARE).max(HONEST_OF_RUN);
+        row["lost"] = json!(lost);
+        if told.is_nan() {
+            // Attached to, or nothing of it was managed: the report says that it is not known.
+            println!("{:>11.0}% {:>12}", lost * 100.0, "not told");
+            return row;
+        }
         let is_right = (told - lost).abs() <= bound;
         let is_half = told >= lost / 2.0 || lost - told <= HONEST_OF_RUN;
         let mark = if is_right { "" } else { "  not within the bound" };
         println!("{:>11.0}% {:>11.0}%{mark}", lost * 100.0, told * 100.0);
-        row["lost"] = json!(lost);
         row["is_right"] = json!(is_right);
         row["is_half_or_more"] = json!(is_half);
     }

@@ -22,6 +22,7 @@ impl Runs {
     pub fn open(kind: Kind, flags: &str) -> anyhow::Result<Runs> {
         let name = match kind {
             Kind::AgainstZram => "programs-runs",
+            Kind::Fill => "fill-runs",
             Kind::Honesty => "honesty-runs",
             Kind::Slowdown => "slowdown-runs",
             Kind::Plans => "plans-runs",

@@ -17,9 +17,9 @@ pub(crate) struct Account {
     /// What a forked child has until `terrace run` assigns it a share; `u64::MAX` in a program
     /// that was executed.
     pub(super) interim_bytes: AtomicU64,
-    /// [`Pager::limit`](crate::Pager::limit).
+    /// What [`Mm::limit`](crate::Mm::limit) was told.
     pub assigned_bytes: AtomicU64,
-    /// Forks in a row, none longer than [`FORKS_IN_A_ROW_NS`] after the one before; and when the
+    /// Forks in a row, none longer than `FORKS_IN_A_ROW_NS` after the one before; and when the
     /// last one was.
     pub(super) forks: AtomicU32,
     pub(super) forked_ns: AtomicU64,

@@ -8,13 +8,14 @@
 //! Promises: no byte is lost or stale; no thread of the program ever waits for one of ours that
 //! waits for it; whatever is missing, the program runs on.
 
-mod account;
 pub mod backoff;
 pub mod budget_status;
+mod copy_evicted;
 mod counters;
 mod evict;
 mod fault;
 mod first_thread;
+mod health;
 pub mod locking;
 pub mod memory;
 #[cfg(test)]
@@ -23,6 +24,7 @@ mod mover;
 pub mod moves;
 pub mod pager;
 mod pages;
+mod proc_files;
 pub mod seccomp_probe;
 pub mod settings;
 #[cfg(test)]
@@ -32,13 +34,15 @@ mod stats_file;
 mod stats_line;
 mod threads;
 pub mod time_lost;
+mod touch;
 pub mod trace;
 pub mod unreached;
 #[cfg(test)]
 mod verify_test;
 pub mod windows;
 
-pub use pager::{Figures, Host, Mode, Pager, TierFigures};
+pub use pager::{Figures, Pager, TierFigures};
+pub use pages::mm::{Host, Mm, Mode, START_MIN_BYTES};
 pub use pages::{lock, ranges, table, word};
 pub use terrace_policy::victims::Expectation;
 pub use threads::fork;

@@ -6,8 +6,8 @@
 //! holds a lock.
 
 use crate::pager::{LEND_STAGING, Pager, TAKE_STAGING};
-use crate::pages::ranges::{Attributes, Range};
-use crate::pages::table::{Entry, REGION, REGION_PAGES};
+use crate::pages::ranges::{Attributes, Range, evictable_bytes};
+use crate::pages::table::{Entry, REGION, REGION_PAGES, pages_within};
 use crate::pages::word::{Snapshot, State};
 use crate::settings::Eviction;
 use std::sync::atomic::Ordering::*;
@@ -109,7 +109,7 @@ impl Pager {
     /// Makes records of what is managed, so that something can be noted of pages that were never
     /// touched. Not of all of a large reservation: the table is for what is used.
     fn make_records(&self, start: usize, end: usize) {
-        if self.mode() == crate::pager::Mode::Off {
+        if self.mode() == crate::Mode::Off {
             return;
         }
         let _signals = SignalsBlocked::new();
@@ -388,6 +388,21 @@ impl Pager {
         });
     }
 
+    /// In the mover, outside the gate: what was unmapped past us is forgotten, unless something is
+    /// registered there again.
+    pub(crate) fn forget_unmapped(&self) {
+        if self.faults.events.unmapped.try_lock().is_none_or(|unmapped| unmapped.is_empty()) {
+            return;
+        }
+        let unmapped: Vec<_> = self.faults.events.unmapped.lock().drain(..).collect();
+        let pagemap = self.descriptors.pagemap.load(Relaxed);
+        for (start, end) in unmapped {
+            self.forget_where(start, end - start, false, || {
+                sys::is_registered_nowhere(pagemap, start, end)
+            });
+        }
+    }
+
     /// The program moves or resizes a mapping, or does something to it that evicted pages would not
     /// survive: everything is restored, then `act` does it. On success the old range is no
     /// longer managed: what was managed of it is handed back, for the caller to manage what
@@ -488,8 +503,8 @@ impl Pager {
         self.tell_end_of_measuring();
         self.end_threads();
         // No process needs to ask any more which one it is.
-        self.events.set_told(false);
-        self.ahead.close_copies();
+        self.faults.events.set_told(false);
+        self.faults.run_tools.close_copies();
         // Nothing is out and nothing will be: a forked child has nothing to start either.
         self.set_mode(crate::Mode::Failed);
     }
@@ -655,10 +670,6 @@ impl Pager {
         self.count_committed(after as isize - before as isize);
     }
 
-    pub(crate) fn uncount(&self, pieces: &[Range]) {
-        self.count_committed(-(evictable_bytes(pieces) as isize));
-    }
-
     fn reinsert(&self, pieces: Vec<Range>) {
         let mut ranges = self.ranges.lock();
         for piece in pieces {
@@ -695,7 +706,7 @@ impl Pager {
         let _signals = SignalsBlocked::new();
         let _announced = matches!(told, Told::Yes).then(|| self.announce(start, start + len));
         let _inside = self.gate.worker();
-        if self.mode() == crate::pager::Mode::Off {
+        if self.mode() == crate::Mode::Off {
             return f(&[]);
         }
         loop {
@@ -776,19 +787,6 @@ impl Pager {
             }
         }
     }
-
-    pub(crate) fn drop_evicted(&self, entry: &Entry, address: usize) -> bool {
-        let mut store = entry.region.store.lock();
-        let found = entry.word(address).load();
-        if !found.is(State::Evicted) || entry.word(address).transition(found, Snapshot(0)).is_err()
-        {
-            return false;
-        }
-        let removed = store.remove(&self.tiers, Location::from_bits(found.payload()));
-        self.check(removed.is_ok(), "a discarded page's bytes were in its store");
-        entry.region.evicted.fetch_sub(1, Relaxed);
-        true
-    }
 }
 
 /// Some pages of one region.
@@ -864,17 +862,4 @@ fn forget_huge(entries: &[Entry], start: usize, end: usize) {
 /// Whether a range is one managed piece whose pages may leave.
 pub(crate) fn has_one_piece(pieces: &[Range], start: usize, end: usize) -> bool {
     matches!(pieces, [piece] if piece.start <= start && end <= piece.end && piece.attributes.may_leave())
-}
-
-fn evictable_bytes(pieces: &[Range]) -> usize {
-    pieces
-        .iter()
-        .filter(|piece| piece.attributes.evictable)
-        .map(|piece| piece.end - piece.start)
-        .sum()
-}
-
-pub(crate) fn pages_within(entry: &Entry, start: usize, end: usize) -> impl Iterator<Item = usize> {
-    let base = entry.region.address();
-    (start.max(base)..end.min(base + REGION)).step_by(PAGE)
 }

@@ -3,7 +3,8 @@
 
 use crate::evict::{EvictRequest, Evictor};
 use crate::fault::buffers::Tools;
-use crate::pager::{Host, Mode, Pager};
+use crate::pager::Pager;
+use crate::pages::mm::{Host, Mode};
 use crate::pages::table::REGION;
 use crate::pages::word::State;
 use crate::settings::{Dram, Settings};

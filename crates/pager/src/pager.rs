@@ -12,58 +12,33 @@ use crate::fault::event_queue::Events;
 use crate::fault::fault_cost::FaultCost;
 use crate::fault::following::Threads;
 use crate::fault::run_tools::Ahead;
-use crate::moves::MOVE_WORDS;
+use crate::pages::control::{DO, Descriptors, IDLE, MoverControl, RangeRequest};
 use crate::pages::lock::{Gate, Lock};
+use crate::pages::mm::{Faults, Host, Mm, Mode, Warned};
 use crate::pages::probation::Probation;
 use crate::pages::ranges::Ranges;
 use crate::pages::shards::{SHARD_SHIFT, SHARDS_MAX};
 use crate::pages::staging::{STAGING_PAGES, Staging};
 use crate::pages::table::Table;
+use crate::proc_files::first_number;
 use crate::seccomp_probe::{probe, probe_confinement};
 use crate::settings::{Dram, Eviction, MIN_BUDGET_BYTES, Settings, Stress};
-use crate::stats::{
-    self, InterruptRing, MOVE_SLOTS, Ring, SampleRing, State, StatsFile, StatsPage,
-};
+use crate::stats::State;
 use crate::stats_line::StatsLine;
 use crate::threads::fork_notes::ForkState;
 use crate::threads::stacks::Companion;
 use crate::threads::timer_thread::TimerThread;
 use crate::trace::{FaultTimes, Trace};
-use crate::windows::{ROW_SLOTS, ROW_WORDS};
+use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::*};
 use std::time::Duration;
 use terrace_os::space::Span;
 use terrace_os::{self as sys, Errno, Fd, PAGE, SignalsBlocked};
 use terrace_tiers::{
-    DramMedium, EXTENT_BYTES, FileMedium, Medium, MediumKind, Node, Open, PoolError, Tier,
-    TierKind, TierSpec, parse_tiers,
+    DramMedium, EXTENT_BYTES, FileMedium, Medium, MediumKind, Node, Open, Tier, TierKind, TierSpec,
+    parse_tiers,
 };
-
-/// What the pager needs of the library around it.
-#[derive(Clone, Copy)]
-pub struct Host {
-    /// From now on until `leave_internal`, what this thread allocates must not come from managed
-    /// memory. Nests.
-    pub enter_internal: fn(),
-    /// Ends `enter_internal`.
-    pub leave_internal: fn(),
-    /// Has [`Pager::start`] called soon, from a place where making threads is safe. May be called
-    /// under any lock.
-    pub start_soon: fn(),
-    /// Has a thread of the program give unused memory back, when it allocates next.
-    pub tidy_soon: fn(),
-    /// The address range of the unmanaged allocator, whose pages count as overhead.
-    pub unmanaged_range: fn() -> (usize, usize),
-    /// What else the allocator's own tables take.
-    pub map_bytes: fn() -> u64,
-    /// A sample met this address. Called by the mover, as is the next: neither may wait for what a
-    /// fork holds.
-    pub sampled: fn(address: usize, weight: f32),
-    /// The time (CLOCK_MONOTONIC, ns): a few times a second where sites are watched
-    /// ([`Settings::sites`]).
-    pub look_at_sites: fn(now_ns: u64),
-}
 
 /// See [`Pager::figures`].
 #[derive(Clone, Debug)]
@@ -95,166 +70,27 @@ pub struct TierFigures {
     pub restore_p99_ns: u64,
 }
 
-/// Less than this is not worth our threads, however small the process's share of the budget.
-pub const START_MIN_BYTES: usize = 8 << 20;
-
 /// So much of the pool's range is reserved from the start: see [`terrace_os::space`].
 const POOL_RESERVED: usize = 128 << 20;
 
-/// What runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub enum Mode {
-    /// Nothing yet.
-    Off = 0,
-    /// The keeper is being made.
-    Starting = 1,
-    /// The mover only measures.
-    Observing = 2,
-    /// Everything.
-    Active = 3,
-    /// It was tried and something is missing.
-    Failed = 4,
-}
-
 /// The pager. One a process, never freed.
 pub struct Pager {
-    pub(crate) settings: Settings,
-    pub(crate) host: Host,
-    /// All tiers, DRAM first.
-    pub(crate) tiers: Vec<Tier>,
-    pub(crate) table: Table,
-    pub(crate) ranges: Lock<Ranges>,
-    pub(crate) gate: Gate,
-    pub(crate) account: Account,
-    pub(crate) fork: ForkState,
+    /// What threads of Terrace's need to move pages. A pager has all of it as its own.
+    pub(crate) mm: Mm,
     pub(crate) companion: Companion,
     pub(crate) timers: TimerThread,
-    pub(crate) events: Events,
-    pub(crate) threads: Threads,
-    pub(crate) fault_cost: FaultCost,
-    pub(crate) staging: Staging,
-    pub(crate) stats: StatsLine,
-    pub(crate) descriptors: Descriptors,
-    pub(crate) mover: MoverControl,
-    pub(crate) probation: Probation,
-    pub(crate) trace: Trace,
-    pub(crate) ahead: Ahead,
     /// The keeper restores.
     pub(crate) service: RangeRequest,
-    mode: AtomicU32,
-    frozen: AtomicBool,
-    pub(crate) warned: Warned,
-    /// `vm.max_map_count`.
-    pub(crate) mappings_max: AtomicUsize,
-    /// The page with which handlers are let go (see `dismiss_handlers`); 0 until then.
-    shutdown_page: AtomicUsize,
-    /// Bytes under management, touched or not.
-    pub(crate) committed: AtomicUsize,
-    /// So many of them are worth starting for, at most.
-    start_at: usize,
-    /// The kernel tells which pages of registered memory were written (before 6.7 it does not).
-    pub(crate) watches: AtomicBool,
-    /// A seccomp filter, if there is one, lets us work: see [`crate::seccomp_probe`].
-    probed: AtomicBool,
-    /// A forked child under `--no-children`: what was evicted when it was forked still comes back,
-    /// nothing more leaves.
-    pub(crate) restores_only: AtomicBool,
 }
 
-/// What is said once only.
-#[derive(Default)]
-pub(crate) struct Warned {
-    /// There is no memory for restored pages, for now.
-    pub restore_waits: AtomicBool,
-    /// There is no memory for compressed pages.
-    pub no_room: AtomicBool,
-    /// The kernel takes no pages into its swap.
-    pub swap_refuses: AtomicBool,
-    /// The node of the tier `node:N` cannot be used, is full, or the kernel moves nothing there.
-    pub node: AtomicBool,
-    pub node_full: AtomicBool,
-    pub node_refused: AtomicBool,
-    /// Threads cannot be interrupted by timers.
-    pub timers: AtomicBool,
-    /// Moves cannot be listed.
-    pub no_moves: AtomicBool,
-}
+impl Deref for Pager {
+    type Target = Mm;
 
-/// Descriptors in the companion's table; −1 where closed. Of no meaning to a thread of the program.
-pub(crate) struct Descriptors {
-    /// The program's process.
-    pub program: AtomicI32,
-    pub uffds: [AtomicI32; SHARDS_MAX],
-    pub shards: AtomicUsize,
-    pub staging: AtomicI32,
-    pub pagemap: AtomicI32,
-    pub statm: AtomicI32,
-}
-
-impl Descriptors {
-    /// Those that pages depend on.
-    pub fn all_userfaultfds(&self) -> Vec<Fd> {
-        let shards = &self.uffds[..self.shards.load(Acquire)];
-        shards
-            .iter()
-            .chain([&self.staging])
-            .map(|fd| fd.load(Relaxed))
-            .filter(|fd| *fd >= 0)
-            .collect()
+    fn deref(&self) -> &Mm {
+        &self.mm
     }
 }
 
-/// How others reach the mover.
-#[derive(Default)]
-pub(crate) struct MoverControl {
-    /// Counts calls; the mover sleeps on it.
-    pub calls: AtomicU32,
-    /// Counts batches done; who waits for room sleeps on it.
-    pub progress: AtomicU32,
-    /// Whether somebody sleeps on `progress`.
-    pub waiting: AtomicU32,
-    /// Threads of ours that touch a page of the program's just now: see [`Pager::touch_page`].
-    pub touching: AtomicU32,
-    /// Its priority among the program's threads: `Priority` in mover/priority.rs.
-    pub priority: AtomicU32,
-    /// Until when that stays normal (CLOCK_MONOTONIC, ns); 0 without a mover.
-    pub normal_until_ns: AtomicU64,
-    /// The program's nice value.
-    pub own_nice: AtomicI32,
-    /// What it keeps free below the budget, bytes.
-    pub low_watermark: AtomicU64,
-    /// See [`Pager::page_out`].
-    pub page_out: RangeRequest,
-    /// A page that comes back after no more than this is back soon, ms. See
-    /// [`terrace_policy::victims::returned`].
-    pub soon_ms: AtomicU64,
-    /// Bytes that a thread waits for beyond the low watermark.
-    pub demand: AtomicU64,
-    /// See [`crate::threads::fork`].
-    pub pause: AtomicU32,
-    /// Nothing can be evicted at present; waiting for room is pointless.
-    pub at_floor: AtomicBool,
-    pub running: AtomicBool,
-    /// Our threads end, and nothing starts again (see `Pager::retire`).
-    pub retired: AtomicBool,
-}
-
-/// How a thread of the program has one of ours do something to a range, and waits for it.
-#[derive(Default)]
-pub(crate) struct RangeRequest {
-    /// Held by the one who asks.
-    pub asking: Lock<()>,
-    pub start: AtomicUsize,
-    pub end: AtomicUsize,
-    /// [`IDLE`] or what was asked. Both sides sleep on it.
-    pub asked: AtomicU32,
-}
-
-/// Nothing was asked.
-pub(crate) const IDLE: u32 = 0;
-/// The one thing the line is for.
-pub(crate) const DO: u32 = 1;
 /// A request to the keeper: hand the range back to the kernel.
 const UNREGISTER: u32 = 2;
 /// Requests to the keeper: lend the staging area to the kernel, and take it back.
@@ -270,46 +106,6 @@ const SPLIT: u32 = 8;
 pub(crate) const COPY_EVICTED: u32 = 9;
 /// A request to the keeper: end the fault handlers, then end itself.
 const RETIRE: u32 = 7;
-
-impl RangeRequest {
-    /// Asks for `what` and waits until it is done, or until nobody is there to do it (`alive`).
-    pub fn ask(
-        &self,
-        what: u32,
-        start: usize,
-        end: usize,
-        wake: impl FnOnce(),
-        alive: impl Fn() -> bool,
-    ) {
-        let _signals = SignalsBlocked::new();
-        let _asking = self.asking.lock();
-        self.start.store(start, Relaxed);
-        self.end.store(end, Relaxed);
-        self.asked.store(what, Release);
-        wake();
-        while self.asked.load(Acquire) == what {
-            if !alive() {
-                self.asked.store(IDLE, Release);
-                return;
-            }
-            sys::futex_wait(&self.asked, what, Some(Duration::from_millis(100)));
-        }
-    }
-
-    /// What is asked, and of which range.
-    pub fn asked(&self) -> Option<(u32, usize, usize)> {
-        match self.asked.load(Acquire) {
-            IDLE => None,
-            what => Some((what, self.start.load(Relaxed), self.end.load(Relaxed))),
-        }
-    }
-
-    /// Tells the asker that it is done.
-    pub fn done(&self) {
-        self.asked.store(IDLE, Release);
-        sys::futex_wake(&self.asked, u32::MAX >> 1);
-    }
-}
 
 impl Pager {
     /// A pager that does nothing yet. `Err` says in a sentence what is wrong with the settings or
@@ -353,16 +149,16 @@ impl Pager {
             (Stress::Off, _) => (MIN_BUDGET_BYTES * 3 / 4) as usize,
             _ => 1 << 20,
         };
-        let pager = Pager {
+        let mm = Mm {
             account: Account::new(),
             fork: ForkState::new().map_err(space)?,
-            companion: Companion::new().map_err(space)?,
-            timers: TimerThread::default(),
-            events: Events::default(),
-            threads: Threads::default(),
-            fault_cost: FaultCost::default(),
+            faults: Faults {
+                events: Events::default(),
+                threads: Threads::default(),
+                cost: FaultCost::default(),
+                run_tools: Ahead::new(),
+            },
             staging: Staging::new(STAGING_PAGES).map_err(space)?,
-            ahead: Ahead::new(),
             trace: Trace::new(settings.trace_faults),
             settings,
             host,
@@ -371,27 +167,22 @@ impl Pager {
             ranges: Lock::new(Ranges::default()),
             gate: Gate::default(),
             stats: StatsLine::default(),
-            descriptors: Descriptors {
-                uffds: std::array::from_fn(|_| AtomicI32::new(-1)),
-                shards: AtomicUsize::new(0),
-                staging: AtomicI32::new(-1),
-                program: AtomicI32::new(-1),
-                pagemap: AtomicI32::new(-1),
-                statm: AtomicI32::new(-1),
-            },
+            descriptors: Descriptors::default(),
             mover: MoverControl::default(),
             probation: Probation::default(),
-            service: RangeRequest::default(),
             mode: AtomicU32::new(Mode::Off as u32),
             frozen: AtomicBool::new(false),
             warned: Warned::default(),
-            mappings_max: AtomicUsize::new(0),
-            shutdown_page: AtomicUsize::new(0),
             committed: AtomicUsize::new(0),
             start_at,
-            watches: AtomicBool::new(false),
             probed: AtomicBool::new(false),
             restores_only: AtomicBool::new(false),
+        };
+        let pager = Pager {
+            mm,
+            companion: Companion::new().map_err(space)?,
+            timers: TimerThread::default(),
+            service: RangeRequest::default(),
         };
         let pager: &'static Pager = Box::leak(Box::new(pager));
         pager.open_stats(false);
@@ -401,71 +192,6 @@ impl Pager {
             sys::leave_pages_in_their_nodes();
         }
         Ok(pager)
-    }
-
-    /// What runs now.
-    pub fn mode(&self) -> Mode {
-        match self.mode.load(Acquire) {
-            0 => Mode::Off,
-            1 => Mode::Starting,
-            2 => Mode::Observing,
-            3 => Mode::Active,
-            _ => Mode::Failed,
-        }
-    }
-
-    pub(crate) fn set_mode(&self, mode: Mode) {
-        self.mode.store(mode as u32, Release);
-    }
-
-    pub(crate) fn count_committed(&self, bytes: isize) {
-        let committed =
-            self.committed.fetch_add(bytes as usize, Relaxed).wrapping_add(bytes as usize);
-        if self.mode() != Mode::Off {
-            return;
-        }
-        let mut start_at = self.start_at;
-        if let Some(page) = self.stats() {
-            self.tell_committed(page, (committed as isize).max(0) as u64);
-            // Where memory is tight, a process is worth managing sooner.
-            let share = page.share_bytes.load(Relaxed) as usize;
-            if share > 0 {
-                start_at = start_at.min((share / 2).max(START_MIN_BYTES));
-            }
-        }
-        if committed as isize >= start_at as isize
-            && self.has_purpose()
-            && !self.restores_only.load(Relaxed)
-        {
-            (self.host.start_soon)();
-        }
-    }
-
-    /// Bytes under management, touched or not.
-    pub(crate) fn committed_bytes(&self) -> u64 {
-        (self.committed.load(Relaxed) as isize).max(0) as u64
-    }
-
-    /// Whether what a seccomp filter allows is known.
-    pub(crate) fn is_probed(&self) -> bool {
-        self.probed.load(Acquire)
-    }
-
-    fn has_purpose(&self) -> bool {
-        self.settings.dram != Dram::Unlimited
-            || self.settings.observe
-            || self.settings.placement.model().is_some()
-            || self.settings.stress != Stress::Off
-            || self.settings.run_dir.is_some()
-    }
-
-    /// Whether pages are ever to be moved by these settings.
-    pub(crate) fn moves(&self) -> bool {
-        !self.settings.observe
-            && self.tiers.len() > 1
-            && (self.settings.dram != Dram::Unlimited
-                || self.settings.placement.model().is_some()
-                || self.settings.stress != Stress::Off)
     }
 
     /// Makes the companion, unless that was done. Called by a thread of the program, which must
@@ -511,7 +237,7 @@ impl Pager {
             sys::futex_wait(&self.mode, Mode::Starting as u32, Some(Duration::from_millis(100)));
         }
         if self.mode() == Mode::Active && !self.companion.holds() {
-            self.ahead.keep_copies(self);
+            self.keep_copies();
         }
         let failure = self.companion.failure();
         if !failure.is_empty() {
@@ -531,143 +257,10 @@ impl Pager {
         sys::futex_wake(&self.mode, u32::MAX >> 1);
     }
 
-    /// Writes the state and a note into the statistics page.
-    pub fn say(&self, state: State, note: &str) {
-        if let Some(page) = self.stats() {
-            stats::set_text(&page.note, note);
-            page.state.store(state as u32, Release);
-            self.publish_stats();
-        }
-    }
-
-    /// Leaves a note for the report, unless there is one already.
-    pub(crate) fn remark(&self, note: &str) {
-        if let Some(page) = self.stats().filter(|page| stats::get_text(&page.note).is_empty()) {
-            stats::set_text(&page.note, note);
-            self.publish_stats();
-        }
-    }
-
-    /// The statistics page, if there is one.
-    pub(crate) fn stats(&self) -> Option<&StatsPage> {
-        self.stats_file().map(|file| &file.page)
-    }
-
-    /// Samples of where the program waits for memory, if somebody takes them.
-    pub(crate) fn samples(&self) -> Option<&SampleRing> {
-        self.stats_file().map(|file| &file.samples)
-    }
-
-    /// Where threads write when a timer interrupts them.
-    pub(crate) fn interrupts(&self) -> Option<&InterruptRing> {
-        self.stats_file().map(|file| &file.interrupts)
-    }
-
-    /// Where moves are listed.
-    pub(crate) fn move_ring(&self) -> Option<&Ring<MOVE_SLOTS, MOVE_WORDS>> {
-        self.stats_file().map(|file| &file.moves)
-    }
-
-    /// Where windows of the placement model are told of.
-    pub(crate) fn window_ring(&self) -> Option<&Ring<ROW_SLOTS, ROW_WORDS>> {
-        self.stats_file().map(|file| &file.windows)
-    }
-
-    fn stats_file(&self) -> Option<&StatsFile> {
-        // SAFETY: null, or private memory of this size that is never unmapped while in use (see
-        // `open_stats`).
-        unsafe { self.stats.own.load(Acquire).as_ref() }
-    }
-
-    /// Nothing more may be evicted: an internal check failed, or the program is about to forbid us
-    /// our system calls.
-    pub fn freeze(&self, why: &str) {
-        if !self.frozen.swap(true, AcqRel) {
-            self.say(State::Frozen, why);
-            self.complain(&format!("frozen, nothing more is evicted: {why}"));
-        }
-    }
-
-    /// Says something that is no failure of ours, at most once: on standard error and as the
-    /// report's note.
-    pub(crate) fn warn_once(&self, said: &AtomicBool, text: &str) {
-        if said.swap(true, Relaxed) {
-            return;
-        }
-        self.complain(text);
-        if let Some(page) = self.stats()
-            && !self.is_frozen()
-        {
-            stats::set_text(&page.note, text);
-            self.publish_stats();
-        }
-    }
-
-    /// A page could not be stored: it stays in DRAM.
-    pub(crate) fn no_room(&self, error: &PoolError) {
-        self.warn_once(&self.warned.no_room, &format!("pages stay in DRAM: {error}"));
-    }
-
-    /// Going on would hand the program wrong bytes: the one case in which we end it.
-    pub(crate) fn end_program(&self, why: &str) -> ! {
-        sys::complain(&format!("{why}. Ending the program rather than giving it wrong data"));
-        self.frozen.store(true, Release);
-        self.say(State::Frozen, why);
-        if sys::is_program() {
-            sys::abort();
-        }
-        // Not SIGABRT: a handler of the program's could run, and a system call that waits for a
-        // page is ended by this alone.
-        let program = self.descriptors.program.load(Acquire);
-        sys::signal_process(program, libc::SIGKILL);
-        // Where it may not be ended, who waits for the page goes on waiting.
-        loop {
-            sys::sleep(Duration::from_secs(3600));
-        }
-    }
-
-    /// See [`Pager::freeze`].
-    pub fn is_frozen(&self) -> bool {
-        self.frozen.load(Acquire)
-    }
-
-    /// Latches *frozen* if an internal promise does not hold, and hands the answer back.
-    pub(crate) fn check(&self, holds: bool, promise: &str) -> bool {
-        if !holds {
-            debug_assert!(holds, "{promise}");
-            self.freeze(promise);
-        }
-        holds
-    }
-
     /// Makes what the companion's threads need of the C library now, rather than at the first
     /// start. Where that fails, the start says so.
     pub fn make_thread_storage(&self) {
         let _ = self.companion.make_thread_storage();
-    }
-
-    /// The userfaultfd that serves an address.
-    pub(crate) fn uffd_of(&self, address: usize) -> Fd {
-        let shards = self.descriptors.shards.load(Acquire).max(1);
-        self.uffd_of_shard((address >> SHARD_SHIFT) % shards)
-    }
-
-    /// The userfaultfd of a shard, in our threads' table.
-    pub(crate) fn uffd_of_shard(&self, shard: usize) -> Fd {
-        self.descriptors.uffds[shard].load(Relaxed)
-    }
-
-    /// Bytes of DRAM under the budget now: resident managed pages + pools + overhead. An estimate
-    /// between scans.
-    pub fn physical_bytes(&self) -> u64 {
-        let pools: u64 = self.tiers.iter().map(Tier::dram_bytes).sum();
-        self.account.resident() * PAGE as u64 + pools + self.account.overhead_bytes.load(Relaxed)
-    }
-
-    /// Has a program that has the pager linked in lower its own budget, until the next call: to so
-    /// many bytes, never above what the settings allow. `u64::MAX` for that alone.
-    pub fn limit(&self, bytes: u64) {
-        self.account.assigned_bytes.store(bytes.max(1), Relaxed);
     }
 
     /// What a program that has the pager linked in may tell of it.
@@ -690,88 +283,12 @@ impl Pager {
         }
     }
 
-    /// Bytes of managed memory that the program has touched, resident, far or evicted. An estimate
-    /// between scans.
-    pub(crate) fn touched_bytes(&self) -> u64 {
-        (self.all_pages_out() + self.far_pages() + self.account.resident()) * PAGE as u64
-    }
-
-    /// Whether this process was made by a fork, and has executed no program since.
-    pub(crate) fn is_forked(&self) -> bool {
-        self.stats().is_some_and(|page| page.forked.load(Relaxed) != 0)
-    }
-
-    /// Pages in all tiers below DRAM that are not in the page table.
-    pub(crate) fn all_pages_out(&self) -> u64 {
-        self.tiers.iter().filter(|tier| tier.node().is_none()).map(|tier| tier.stats.pages()).sum()
-    }
-
-    /// Waits a moment for the mover if memory is over the budget and there is something to evict.
-    /// `bytes` are about to be touched. Never waits longer than `at_most`: the budget gives
-    /// way, not the program.
-    pub(crate) fn wait_for_room(&self, bytes: u64, at_most: Duration) {
-        if self.mode() != Mode::Active || self.is_frozen() {
-            return;
-        }
-        let deadline = sys::now_ns() + at_most.as_nanos() as u64;
-        let mut called = false;
-        self.mover.demand.fetch_add(bytes, Relaxed);
-        loop {
-            // Before all else, so that whoever changes something later finds this thread awake.
-            let seen = self.mover.progress.load(SeqCst);
-            let waits = self.physical_bytes() + bytes > self.account.budget_bytes.load(Relaxed)
-                && !self.mover.at_floor.load(Relaxed)
-                && self.mover.running.load(Relaxed)
-                && self.mover.pause.load(Relaxed) == 0
-                && self.mover.touching.load(SeqCst) == 0;
-            let now = sys::now_ns();
-            if !waits || now >= deadline {
-                break;
-            }
-            if !called {
-                self.account.room_waits.fetch_add(1, Relaxed);
-                self.call_mover();
-                called = true;
-            }
-            self.mover.waiting.fetch_add(1, SeqCst);
-            sys::futex_wait(&self.mover.progress, seen, Some(Duration::from_nanos(deadline - now)));
-            self.mover.waiting.fetch_sub(1, SeqCst);
-        }
-        self.mover.demand.fetch_sub(bytes, Relaxed);
-    }
-
-    /// The mover made room. Whoever waited for it has the processor next: where there is only this
-    /// one, it would have to wait for the end of the mover's time slice (5 ms) otherwise, and
-    /// as long as it has not run the mover takes it for somebody who waits.
-    pub(crate) fn tell_progress(&self) {
-        if self.wake_waiting() {
-            sys::yield_now();
-        }
-    }
-
-    /// Has whoever waits for room look again; true if somebody does.
-    fn wake_waiting(&self) -> bool {
-        self.mover.progress.fetch_add(1, SeqCst);
-        let somebody = self.mover.waiting.load(SeqCst) > 0;
-        if somebody {
-            sys::futex_wake(&self.mover.progress, u32::MAX >> 1);
-        }
-        somebody
-    }
-
-    /// Touches a page of the program's on a thread of ours, so that its handler brings it.
-    /// Meanwhile no handler waits for room: it may be this thread that makes it.
-    pub(crate) fn touch_page(&self, address: usize) {
-        self.mover.touching.fetch_add(1, SeqCst);
-        self.wake_waiting();
-        sys::peek(address, &mut [0]);
-        self.mover.touching.fetch_sub(1, SeqCst);
-    }
-
-    /// Wakes the mover.
-    pub(crate) fn call_mover(&self) {
-        self.mover.calls.fetch_add(1, Release);
-        sys::futex_wake(&self.mover.calls, 1);
+    /// A thread of the program's has been made.
+    pub fn knows_thread(&self, thread: libc::pthread_t) {
+        // The C library's identity of a thread and its thread pointer are the same, or one of all
+        // threads' distance apart. SAFETY: no arguments.
+        let distance = sys::thread_pointer().wrapping_sub(unsafe { libc::pthread_self() } as usize);
+        self.faults.threads.add((thread as usize).wrapping_add(distance));
     }
 
     /// Has the keeper restore every page of `start..end`; for threads of the program, which cannot
@@ -875,12 +392,6 @@ impl Pager {
         true
     }
 
-    /// Whether the program loaded a seccomp filter: no thread of ours is there, and no system call
-    /// may be made that the program would not make without us.
-    pub fn is_retired(&self) -> bool {
-        self.mover.retired.load(Acquire)
-    }
-
     /// Lets our threads end, when nothing is managed any more, and waits until they are gone.
     pub(crate) fn end_threads(&self) {
         self.call_keeper(RETIRE, 0, 0);
@@ -901,7 +412,7 @@ impl Pager {
     fn dismiss_handlers(&self) {
         let handlers = self.descriptors.shards.load(Acquire);
         let Ok(page) = sys::reserve(PAGE) else { return };
-        self.shutdown_page.store(page, Release);
+        self.descriptors.shutdown_page.store(page, Release);
         for uffd in self.descriptors.uffds[..handlers].iter().map(|uffd| uffd.load(Acquire)) {
             if with_retries(|| sys::uffd_register(uffd, page, PAGE, false)).is_ok() {
                 sys::peek(page, &mut [0]);
@@ -910,11 +421,6 @@ impl Pager {
                 unsafe { sys::empty(page, PAGE) };
             }
         }
-    }
-
-    /// Whether a fault is the handler's call to end.
-    pub(crate) fn is_shutdown_page(&self, address: usize) -> bool {
-        address == self.shutdown_page.load(Acquire)
     }
 
     fn restore_all_of(&self, start: usize, end: usize, tools: &mut Tools) {
@@ -954,7 +460,7 @@ impl Pager {
         table
             .statm
             .store(sys::open("/proc/self/statm\0", libc::O_RDONLY, 0).unwrap_or(-1), Release);
-        self.mappings_max.store(
+        self.descriptors.mappings_max.store(
             first_number("/proc/sys/vm/max_map_count\0").unwrap_or(65_530) as usize,
             Relaxed,
         );
@@ -1025,8 +531,8 @@ impl Pager {
             }
             slot.store(fd, Release);
         }
-        self.watches.store(watches, Relaxed);
-        self.events.set_told(watches && events != 0);
+        self.descriptors.watches.store(watches, Relaxed);
+        self.faults.events.set_told(watches && events != 0);
         table.shards.store(shards, Release);
         device.into_iter().for_each(sys::close);
         Ok(())
@@ -1053,11 +559,6 @@ impl Pager {
             );
         }
         Ok(pagemap)
-    }
-
-    /// Whether memory is registered for write-protection too.
-    pub(crate) fn write_protects(&self) -> bool {
-        self.settings.evict == Eviction::WriteProtect || self.watches.load(Relaxed)
     }
 
     /// In a child: registers what its parent had registered.
@@ -1147,19 +648,6 @@ fn machine_memory_bytes() -> u64 {
     first_number("/proc/meminfo\0").map_or(16 << 30, |kib| kib << 10)
 }
 
-/// The first number in a small file.
-pub(crate) fn first_number(path: &str) -> Option<u64> {
-    let fd = sys::open(path, libc::O_RDONLY, 0).ok()?;
-    let mut text = [0u8; 128];
-    let len = sys::read_at(fd, &mut text, 0);
-    sys::close(fd);
-    let digits = text[..len.ok()?]
-        .iter()
-        .skip_while(|b| !b.is_ascii_digit())
-        .take_while(|b| b.is_ascii_digit());
-    digits.fold(None, |n: Option<u64>, b| Some(n.unwrap_or(0) * 10 + u64::from(b - b'0')))
-}
-
 impl Pager {
     /// Confines the calling thread of the companion, which has opened all that it needs: see
     /// `sys/confine.rs`. Tiers in files, far memory and the kernel's swap open files while they
@@ -1178,22 +666,6 @@ impl Pager {
 }
 
 impl Pager {
-    /// The tier that a page of managed memory is in, by its number in the list of tiers: 0 is DRAM,
-    /// and so is what is not managed. Pages in another node count as in DRAM.
-    pub fn tier_of(&self, address: usize) -> usize {
-        let Some(entry) = self.table.get(address) else { return 0 };
-        let word = entry.word(address).load();
-        if word.is_swapped() {
-            return self.swap_number().unwrap_or(0);
-        }
-        match word.stored() {
-            Some(location) if !word.is_present() => {
-                entry.region.store.lock().tier_of(location).map_or(0, usize::from)
-            }
-            _ => 0,
-        }
-    }
-
     /// The times of the last fault on the page at `address`, if it was traced and no other has
     /// taken its place.
     pub fn fault_times(&self, address: usize) -> Option<FaultTimes> {
@@ -1215,25 +687,4 @@ impl Pager {
             page.started_ns.load(Relaxed)
         ))
     }
-}
-
-/// When this process started, in the kernel's clock ticks: field 22 of its stat.
-pub(crate) fn start_ticks() -> Option<u64> {
-    let fd = sys::open("/proc/self/stat\0", libc::O_RDONLY, 0).ok()?;
-    let mut text = [0u8; 1024];
-    let len = sys::read_at(fd, &mut text, 0);
-    sys::close(fd);
-    // The name, in parentheses, may hold anything; what follows it is field 3.
-    let text = &text[..len.ok()?];
-    let rest = &text[text.iter().rposition(|byte| *byte == b')')? + 2..];
-    std::str::from_utf8(rest.split(|byte| *byte == b' ').nth(22 - 3)?).ok()?.parse().ok()
-}
-
-/// The last part of the program's file name, from /proc/self/comm (15 characters at most).
-pub(crate) fn program_name() -> String {
-    let Ok(fd) = sys::open("/proc/self/comm\0", libc::O_RDONLY, 0) else { return String::new() };
-    let mut text = [0u8; 32];
-    let len = sys::read_at(fd, &mut text, 0).unwrap_or(0);
-    sys::close(fd);
-    String::from_utf8_lossy(&text[..len]).trim().to_string()
 }

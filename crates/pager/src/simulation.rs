@@ -15,10 +15,11 @@
 use crate::evict::{EvictRequest, Evictor, Which};
 use crate::fault::ahead::Cause;
 use crate::fault::buffers::Tools;
-use crate::fault::handler::Outcome;
 use crate::fault::readahead::ReadAhead;
+use crate::fault::restore::Outcome;
 use crate::model_test::HOST;
-use crate::pager::{Mode, Pager};
+use crate::pager::Pager;
+use crate::pages::mm::Mode;
 use crate::pages::staging::BATCH;
 use crate::pages::table::REGION;
 use crate::pages::word::State;
@@ -398,9 +399,9 @@ impl Kernel {
         descriptors.pagemap.store(PAGEMAP_FD, Relaxed);
         descriptors.uffds.iter().zip(UFFDS).for_each(|(slot, fd)| slot.store(fd, Relaxed));
         descriptors.shards.store(UFFDS.len(), Relaxed);
-        pager.mappings_max.store(1 << 16, Relaxed);
+        pager.descriptors.mappings_max.store(1 << 16, Relaxed);
         // Some kernels watch writes.
-        pager.watches.store(evict == Eviction::Move && seed % 4 == 1, Relaxed);
+        pager.descriptors.watches.store(evict == Eviction::Move && seed % 4 == 1, Relaxed);
         pager.companion.is_simulated();
         pager.set_mode(Mode::Active);
         for region in 0..REGIONS {
@@ -510,7 +511,7 @@ impl Kernel {
             if table[page].registered.is_none() {
                 return Err(Errno::ENOENT);
             }
-            if self.pager.watches.load(Relaxed) {
+            if self.pager.descriptors.watches.load(Relaxed) {
                 table[page].watched = on;
             } else {
                 table[page].protected = on && table[page].present;

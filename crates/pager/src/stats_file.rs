@@ -11,7 +11,7 @@
 //! managed, and has no part in the report.
 
 use crate::moves::{MoveReason, Moved};
-use crate::pager::{Mode, Pager};
+use crate::pages::mm::{Mm, Mode};
 use crate::stats::{self, Ring, SAMPLE_SLOTS, SampleRing, Slot, StatsFile, StatsPage, TOLD_BYTES};
 use crate::stats_line::{RingsTold, SAID_MOST};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -26,7 +26,7 @@ use terrace_tiers::Tier;
 const COMMITTED_STEP: u64 = 1 << 20;
 /// … or so long after the last time.
 const COMMITTED_EVERY_NS: u64 = 100_000_000;
-impl Pager {
+impl Mm {
     /// In a fork's child: the page is its parent's.
     pub(crate) fn let_go_of_stats(&self) {
         crate::threads::timers::forget_ring();
@@ -71,7 +71,7 @@ impl Pager {
         page.pid_namespace.store(sys::pid_namespace(), Relaxed);
         page.started_ns.store(started_ns, Relaxed);
         page.updated_ns.store(started_ns, Relaxed);
-        page.start_ticks.store(crate::pager::start_ticks().unwrap_or(0), Relaxed);
+        page.start_ticks.store(crate::proc_files::start_ticks().unwrap_or(0), Relaxed);
         page.forked.store(u32::from(forked), Relaxed);
         page.committed_bytes.store(self.committed_bytes(), Relaxed);
         page.budget_bytes.store(u64::MAX, Relaxed);
@@ -85,7 +85,7 @@ impl Pager {
             let enabled = self.tiers.iter().enumerate().filter(|(_, tier)| !tier.is_disabled());
             page.tiers_told.store(enabled.fold(0, |bits, (number, _)| bits | 1 << number), Relaxed);
         }
-        stats::set_text(&page.program, &crate::pager::program_name());
+        stats::set_text(&page.program, &crate::proc_files::program_name());
         page.magic.store(stats::MAGIC, Release);
     }
 
@@ -307,7 +307,7 @@ impl Pager {
     }
 }
 
-impl Pager {
+impl Mm {
     /// Says a line on standard error, unless a process of this run has said it.
     pub(crate) fn complain(&self, line: &str) {
         let mut hasher = DefaultHasher::new();
@@ -374,7 +374,7 @@ impl Pager {
     }
 }
 
-impl Pager {
+impl Mm {
     /// So many pages of the region at `address` moved. Nothing but a few stores, and without
     /// `--moves` not even that.
     pub(crate) fn list_move(

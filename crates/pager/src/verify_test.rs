@@ -3,7 +3,8 @@
 
 use crate::evict::{EvictRequest, Evictor};
 use crate::model_test::{HOST, adopt_descriptors, cannot_run, without_forks};
-use crate::pager::{Mode, Pager};
+use crate::pager::Pager;
+use crate::pages::mm::Mode;
 use crate::pages::table::REGION;
 use crate::pages::word::State;
 use crate::settings::{Dram, Settings};

@@ -1,7 +1,7 @@
 //! `--tiers auto`: into which tier pages go, by what each costs on this machine and for this
 //! program.
 
-use crate::pager::Pager;
+use crate::pages::mm::Mm;
 use terrace_os::{self as sys, PAGE};
 use terrace_tiers::{Page, Scratch, Tier};
 
@@ -86,14 +86,14 @@ pub(crate) fn faults(must_go: f64, ratio: f64) -> Option<f64> {
 
 impl Auto {
     /// For a list that is `auto`.
-    pub fn new(pager: &Pager) -> Option<Auto> {
-        let auto = pager.settings.tiers.trim() == "auto";
+    pub fn new(mm: &Mm) -> Option<Auto> {
+        let auto = mm.settings.tiers.trim() == "auto";
         auto.then(|| Auto {
             sample: Vec::new(),
             seen: 0,
             moved: PerPage::default(),
             paged_out: PerPage::default(),
-            costs_ns: vec![0; pager.tiers.len()],
+            costs_ns: vec![0; mm.tiers.len()],
             measured_ns: 0,
             chosen: 0,
         })
@@ -113,24 +113,24 @@ impl Auto {
     }
 
     /// Measures, if that is due.
-    pub fn measure(&mut self, pager: &Pager, scratch: &mut Scratch, now_ns: u64) {
-        let Some((_, swap)) = pager.swap().filter(|_| self.sample.len() == SAMPLE) else { return };
+    pub fn measure(&mut self, mm: &Mm, scratch: &mut Scratch, now_ns: u64) {
+        let Some((_, swap)) = mm.swap().filter(|_| self.sample.len() == SAMPLE) else { return };
         if self.measured_ns > 0 && now_ns - self.measured_ns < MEASURE_EVERY_NS {
             return;
         }
         self.measured_ns = now_ns;
-        for (index, tier) in pager.tiers.iter().enumerate().skip(1) {
+        for (index, tier) in mm.tiers.iter().enumerate().skip(1) {
             let cost = match tier.swap() {
-                Some(_) if swap.accepts() => self.cost_of_swap(pager),
+                Some(_) if swap.accepts() => self.cost_of_swap(mm),
                 Some(_) => None,
-                None => Some(self.cost_of(tier, scratch, pager)),
+                None => Some(self.cost_of(tier, scratch, mm)),
             };
             let times = if tier.swap().is_some() { SWAP_TIMES } else { 1.0 };
             self.costs_ns[index] = (cost.unwrap_or(0) as f64 * times) as u64;
         }
     }
 
-    fn cost_of(&self, tier: &Tier, scratch: &mut Scratch, pager: &Pager) -> u64 {
+    fn cost_of(&self, tier: &Tier, scratch: &mut Scratch, mm: &Mm) -> u64 {
         let (mut out, mut home) = (Vec::with_capacity(SAMPLE), Vec::with_capacity(SAMPLE));
         for page in &self.sample {
             let measured = tier.measure(page, scratch, sys::thread_cpu_ns);
@@ -140,13 +140,10 @@ impl Auto {
         // The real ones, where there are some: with all that copying a page takes.
         let restore = tier.stats.restore_quantile_ns(0.5).max(median(home));
         let move_ns = self.moved.or(MOVE_NS) + STORE_NS;
-        median(out)
-            + move_ns
-            + pager.fault_cost.waiting_ns(restore)
-            + pager.fault_cost.overhead_ns()
+        median(out) + move_ns + mm.faults.cost.waiting_ns(restore) + mm.faults.cost.overhead_ns()
     }
 
-    fn cost_of_swap(&self, pager: &Pager) -> Option<u64> {
+    fn cost_of_swap(&self, mm: &Mm) -> Option<u64> {
         let fill = |memory: usize| {
             // SAFETY: so many pages are there, of a reservation that nobody else knows.
             unsafe {
@@ -155,8 +152,7 @@ impl Auto {
             }
             SAMPLE
         };
-        measure_swap(pager, sys::thread_cpu_ns, fill)
-            .map(|(out, home)| self.paged_out.or(out) + home)
+        measure_swap(mm, sys::thread_cpu_ns, fill).map(|(out, home)| self.paged_out.or(out) + home)
     }
 
     /// The tier for what leaves now. `takes` are the tiers that take pages, with what a page takes
@@ -196,7 +192,7 @@ impl Auto {
 /// pages of our own, by this clock, of whose [`SAMPLE`] `fill` writes some at the address that it is given and
 /// returns how many. `None` if the kernel does not take them.
 pub(crate) fn measure_swap(
-    pager: &Pager,
+    mm: &Mm,
     clock_ns: fn() -> u64,
     fill: impl FnOnce(usize) -> usize,
 ) -> Option<(u64, u64)> {
@@ -214,7 +210,7 @@ pub(crate) fn measure_swap(
         sys::page_out(-1, &[(run, pages * PAGE)]);
         out.push((clock_ns() - begun) / pages as u64);
     }
-    let pagemap = pager.descriptors.pagemap.load(std::sync::atomic::Ordering::Relaxed);
+    let pagemap = mm.descriptors.pagemap.load(std::sync::atomic::Ordering::Relaxed);
     for page in (memory..end).step_by(PAGE).filter(|page| !sys::is_present(pagemap, *page)) {
         let begun = clock_ns();
         // Through the kernel: should the page not come back, that is an error and no signal.

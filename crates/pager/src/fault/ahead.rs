@@ -1,52 +1,32 @@
-//! Ahead of a fault: a thread of the program brings evicted pages back itself ([`Pager::touch`]),
-//! or has the mover do it ([`Pager::prefetch`]).
+//! Brings evicted pages back that nobody has touched yet: for a thread that is about to touch them
+//! ([`crate::touch`]), and for the mover where there is room or a plan wants them in DRAM.
 //!
-//! Half of what a fault costs is not restoring but exception, wake-ups and switches. A thread that
-//! says what it is about to touch pays only for the rest: it claims, decompresses and copies into
-//! place as a handler does, and what follows in memory comes with one call. Everything here is a
-//! hint: where anything is in the way, the page is left to a handler.
-//!
-//! What makes that safe on a thread of the program:
-//!
-//! - *Waiting.* It enters the gate as a worker, and only if no fork is about: handlers go on
-//!   serving whatever it waits for. It holds no region lock, waits for no claim of others, and
-//!   blocks signals. A thread that runs on managed memory could be kept waiting for its own stack
-//!   by a lock that it holds itself: it does not come here.
-//! - *Its descriptors.* Our userfaultfds are not in the program's table. Copies of them are fetched
-//!   into it when first needed, with high numbers. The program may close them, and put others in
-//!   their place: each is compared with what it was before it is used, and nothing but a copied
-//!   page is believed. On any other answer the claim is given back with the stored bytes untouched.
-//! - *A forked child* has its parent's copies, which lead into its parent's memory.
-//!   [`Pager::fork_child`] closes them; and where a child was made that we know nothing of, a page
-//!   that the kernel wipes in every child says that they are not its own.
+//! Everything here is a hint: where anything is in the way, the page is left to a handler.
 
 use crate::fault::buffers::PageBuffer;
 use crate::fault::run_tools::{Ahead, Borrowed, RunTools, TOOLS_MAX};
-use crate::pager::Pager;
+use crate::pages::mm::Mm;
 use crate::pages::shards::SHARD_SHIFT;
 use crate::pages::table::{Entry, REGION};
 use crate::pages::word::{PageWord, Snapshot, State};
 use std::sync::atomic::Ordering::*;
-use std::time::Duration;
-use terrace_os::{self as sys, Errno, ErrnoKept, Fd, PAGE, SignalsBlocked};
+use terrace_os::{self as sys, Fd, PAGE};
 use terrace_policy::victims::Return;
-use terrace_tiers::{
-    Identity, Location, PAGE_BYTES, Page, ReadBuffer, RegionStore, Scratch, identity,
-};
+use terrace_tiers::{Location, PAGE_BYTES, Page, ReadBuffer, RegionStore, Scratch};
 
 /// Most pages of one call to the kernel: beyond 16, the fixed cost of a call no longer counts.
 pub(crate) const RUN_PAGES: usize = 16;
-/// Our copies have the first free numbers from here on: below what `select` can watch and above
-/// what programs count on.
-const FIRST_NUMBER: Fd = 960;
-/// A program that closes them so often does it on purpose.
-const LOST_MAX: u32 = 16;
-/// After a failure, they are not fetched again for so long, ns.
-const FETCH_AGAIN_NS: u64 = 1_000_000_000;
-/// Longest wait for room, as for a fault.
-const ROOM_WAIT: Duration = Duration::from_millis(5);
-/// So much of a stack is used here at most.
-const STACK_BYTES: usize = 64 << 10;
+
+/// What became of a copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Copied {
+    /// It is made.
+    Yes,
+    /// The page lies in a file, which is read elsewhere.
+    InFile,
+    /// The page is not evicted, or cannot be had in this way now.
+    No,
+}
 
 /// Why a page comes back that nobody has touched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +40,7 @@ pub(crate) enum Cause {
 }
 
 impl Ahead {
-    pub(super) fn borrow_tools(&self, pager: &Pager) -> Option<Borrowed<'_>> {
+    pub(crate) fn borrow_tools(&self, mm: &Mm) -> Option<Borrowed<'_>> {
         let kept = self
             .tools
             .iter()
@@ -76,7 +56,7 @@ impl Ahead {
         {
             return None;
         }
-        (pager.host.enter_internal)();
+        (mm.host.enter_internal)();
         let mut scratch = Scratch::new();
         // What is missing now may be missing in the middle of a restore.
         let complete = scratch.prepare().is_ok();
@@ -84,135 +64,17 @@ impl Ahead {
         let tools = complete.then(|| {
             Box::into_raw(Box::new(RunTools { scratch, stored: ReadBuffer::new(), pages }))
         });
-        (pager.host.leave_internal)();
+        (mm.host.leave_internal)();
         if tools.is_none() {
             self.made.fetch_sub(1, AcqRel);
         }
         tools.map(|tools| Borrowed { ahead: self, tools })
     }
-
-    /// Fetches copies of all our userfaultfds into the program's table, so that they stay open if
-    /// the companion is killed.
-    pub fn keep_copies(&self, pager: &Pager) {
-        for shard in 0..pager.descriptors.shards.load(Acquire) {
-            self.copy_of(pager, shard);
-        }
-    }
-
-    /// Our userfaultfd of a shard in the program's table, if it is there or can be had.
-    fn copy_of(&self, pager: &Pager, shard: usize) -> Option<Fd> {
-        if self.own()?.load(Acquire) != 1 || pager.is_retired() {
-            return None;
-        }
-        let mut copies = self.copies.lock();
-        let copy = &mut copies[shard];
-        if let Some((fd, known)) = *copy {
-            if identity(fd) == Ok(known) {
-                return Some(fd);
-            }
-            *copy = None;
-            self.lost.fetch_add(1, Relaxed);
-        }
-        let now_ns = sys::now_ns();
-        if self.lost.load(Relaxed) >= LOST_MAX || now_ns < self.fetch_at_ns.load(Relaxed) {
-            return None;
-        }
-        match fetch(pager, shard) {
-            Ok((fd, identity)) => {
-                *copy = Some((fd, identity));
-                Some(fd)
-            }
-            Err(e) => {
-                self.fetch_at_ns.store(now_ns + FETCH_AGAIN_NS, Relaxed);
-                drop(copies);
-                pager.warn_once(
-                    &self.said,
-                    &format!("terrace_touch cannot restore by itself yet ({e}; it needs a free descriptor, and the right to fetch one of Terrace's): faults do it"),
-                );
-                None
-            }
-        }
-    }
 }
 
-/// Fetches a copy into the calling thread's table.
-fn fetch(pager: &Pager, shard: usize) -> Result<(Fd, Identity), Errno> {
-    let descriptors = &pager.descriptors;
-    let low = sys::descriptor_of(pager.companion.pid(), descriptors.uffds[shard].load(Acquire))?;
-    let fd = sys::duplicate_from(low, FIRST_NUMBER).or_else(|_| sys::duplicate_from(low, 3));
-    sys::close(low);
-    let fd = fd?;
-    identity(fd).map(|identity| (fd, identity)).inspect_err(|_| sys::close(fd))
-}
-
-impl Pager {
-    /// Brings every page of `start..start + len` that is out back now, without faults where that is
-    /// possible. Any address will do; what is not managed, or not there, is left alone.
-    pub fn touch(&self, start: usize, len: usize) {
-        let end = start.saturating_add(len);
-        let address = start & !(PAGE - 1);
-        // At most two pages of one region: what is called most often.
-        if len == 0 {
-            return;
-        }
-        let last = end - 1;
-        if last - address < 2 * PAGE && last / REGION == address / REGION {
-            match self.table.get(address) {
-                Some(entry)
-                    if entry.word(address).seems_evicted() || entry.word(last).seems_evicted() => {}
-                _ => return,
-            }
-        }
-        if let Some(first) = self.first_out(address, end) {
-            self.touch_from(first, end);
-        }
-    }
-
-    /// Has the pages brought back that are out, soon, by another thread and as far as there is
-    /// room. Never waits.
-    pub fn prefetch(&self, start: usize, len: usize) {
-        let end = start.saturating_add(len);
-        let Some(first) = self
-            .first_out(start & !(PAGE - 1), end)
-            .filter(|_| len > 0 && !self.ahead.is_foreign())
-        else {
-            return;
-        };
-        let _signals = SignalsBlocked::new();
-        let _errno = ErrnoKept::new();
-        let Some(inside) = self.gate.try_worker() else { return };
-        let mut prefetches = self.ahead.prefetches.lock();
-        let count = prefetches.count;
-        if let Some(place) = prefetches.ranges.get_mut(count) {
-            *place = (first, end);
-            prefetches.count += 1;
-        }
-        drop(prefetches);
-        drop(inside);
-        self.call_mover();
-    }
-
-    /// How many pages of `start..start + len` are out, by what is known of them: no page is touched,
-    /// and each may come or go meanwhile.
-    pub fn evicted_pages(&self, start: usize, len: usize) -> usize {
-        let end = start.saturating_add(len);
-        let mut address = start & !(PAGE - 1);
-        let mut count = 0;
-        while address < end {
-            let until = end.min((address / REGION + 1) * REGION);
-            if let Some(entry) = self.table.get(address) {
-                let base = entry.region.address();
-                let pages = &entry.words[(address - base) / PAGE..(until - base).div_ceil(PAGE)];
-                let is_out = |word: &&PageWord| word.seems_evicted() || word.load().is_swapped();
-                count += pages.iter().filter(is_out).count();
-            }
-            address = until;
-        }
-        count
-    }
-
+impl Mm {
     /// The first page in `address..end` that seems to be out.
-    fn first_out(&self, address: usize, end: usize) -> Option<usize> {
+    pub(crate) fn first_out(&self, address: usize, end: usize) -> Option<usize> {
         let in_region = |entry: Entry, from: usize, to: usize| {
             let base = entry.region.address();
             let pages = &entry.words[(from - base) / PAGE..(to - base).div_ceil(PAGE)];
@@ -234,44 +96,6 @@ impl Pager {
             })
     }
 
-    #[cold]
-    fn touch_from(&self, first: usize, end: usize) {
-        // The program may not be allowed our calls, and nothing is out.
-        if self.is_retired() || self.ahead.is_foreign() || self.events.past_us() {
-            return;
-        }
-        let mut signals = SignalsBlocked::new();
-        let _errno = ErrnoKept::new();
-        let by_itself = self.is_on_memory_of_its_own();
-        let mut address = first;
-        loop {
-            let start_ns = sys::now_ns();
-            let Some(entry) = self.table.get(address) else { return };
-            let pages = self.pages_out(&entry, address, end);
-            self.wait_for_room((pages * PAGE) as u64, ROOM_WAIT);
-            let mut back = 0;
-            if by_itself {
-                back = self.restore_ahead(&entry, address, pages, Cause::Asked, |pager, shard| {
-                    pager.ahead.copy_of(pager, shard)
-                });
-            }
-            if back == 0 {
-                // By a handler, as if the program had touched it: one page is not more than the
-                // caller asked for.
-                sys::peek(address, &mut [0]);
-                back = 1;
-            } else {
-                // In this thread. What a handler does it counts itself.
-                self.account.add_stall(0, sys::now_ns() - start_ns);
-            }
-            let Some(next) = self.first_out(address + back * PAGE, end) else { return };
-            address = next;
-            // Those that came meanwhile have their turn.
-            drop(signals);
-            signals = SignalsBlocked::new();
-        }
-    }
-
     /// How many pages from `address` on seem to be out, one after the other: at most [`RUN_PAGES`],
     /// of one region.
     pub(crate) fn pages_out(&self, entry: &Entry, address: usize, end: usize) -> usize {
@@ -280,22 +104,21 @@ impl Pager {
         entry.words[page..].iter().take(most).take_while(|word| word.seems_evicted()).count().max(1)
     }
 
-    /// In the mover: does what [`Pager::prefetch`] was asked for while `goes_on` says so; the rest
+    /// In the mover: does what [`Pager::prefetch`](crate::Pager::prefetch) was asked for while `goes_on` says so; the rest
     /// is forgotten.
-    pub(crate) fn drain_prefetches(&self, mut goes_on: impl FnMut(&Pager) -> bool) {
-        if self.ahead.prefetches.lock().count == 0 {
+    pub(crate) fn drain_prefetches(&self, mut goes_on: impl FnMut(&Mm) -> bool) {
+        if self.faults.run_tools.prefetches.lock().count == 0 {
             return;
         }
-        let prefetches = std::mem::take(&mut *self.ahead.prefetches.lock());
+        let prefetches = std::mem::take(&mut *self.faults.run_tools.prefetches.lock());
         for (start, end) in prefetches.ranges.into_iter().take(prefetches.count) {
             let mut next = self.first_out(start, end);
             while let Some(address) = next {
                 let Some(entry) = self.table.get(address).filter(|_| goes_on(self)) else { return };
                 let pages = self.pages_out(&entry, address, end);
-                let back =
-                    self.restore_ahead(&entry, address, pages, Cause::Asked, |pager, shard| {
-                        Some(pager.uffd_of_shard(shard))
-                    });
+                let back = self.restore_ahead(&entry, address, pages, Cause::Asked, |mm, shard| {
+                    Some(mm.uffd_of_shard(shard))
+                });
                 next = self.first_out(address + back.max(1) * PAGE, end);
             }
         }
@@ -309,13 +132,13 @@ impl Pager {
         address: usize,
         pages: usize,
         cause: Cause,
-        uffd: impl FnOnce(&Pager, usize) -> Option<Fd>,
+        uffd: impl FnOnce(&Mm, usize) -> Option<Fd>,
     ) -> usize {
-        if self.events.past_us() {
+        if self.faults.events.past_us() {
             return 0;
         }
         let Some(_inside) = self.gate.try_worker() else { return 0 };
-        let Some(tools) = self.ahead.borrow_tools(self) else { return 0 };
+        let Some(tools) = self.faults.run_tools.borrow_tools(self) else { return 0 };
         let shards = self.descriptors.shards.load(Acquire).max(1);
         let Some(uffd) = uffd(self, (address >> SHARD_SHIFT) % shards) else { return 0 };
         // SAFETY: taken out of its place, so nobody else has it.
@@ -444,13 +267,28 @@ impl Pager {
         }
     }
 
-    /// Whether the calling thread's stack cannot be evicted from under it. Signals are blocked.
-    fn is_on_memory_of_its_own(&self) -> bool {
-        let here = 0u8;
-        let here = &raw const here as usize;
-        let inside = self.gate.try_worker();
-        inside.is_some_and(|_inside| {
-            !self.ranges.lock().overlaps(here.saturating_sub(STACK_BYTES), here + PAGE)
-        })
+    /// Decompresses an evicted page without claiming it, as somebody who holds the lock of its
+    /// store. Gives its word and its tier.
+    pub(crate) fn decode_evicted(
+        &self,
+        store: &RegionStore,
+        word: &PageWord,
+        page: &mut Page,
+        (scratch, stored): (&mut Scratch, &mut ReadBuffer),
+        from_files: bool,
+    ) -> Result<(Snapshot, u8), Copied> {
+        let found = word.load();
+        if !found.is(State::Evicted) {
+            return Err(Copied::No);
+        }
+        let location = Location::from_bits(found.payload());
+        let number = store.tier_of(location).ok_or(Copied::No)?;
+        let tier = self.tiers.get(usize::from(number)).ok_or(Copied::No)?;
+        if tier.files().is_some() && !from_files {
+            return Err(Copied::InFile);
+        }
+        let encoded = store.page(location, stored).map_err(|_| Copied::No)?;
+        tier.decode(encoded, page, scratch).map_err(|_| Copied::No)?;
+        Ok((found, number))
     }
 }

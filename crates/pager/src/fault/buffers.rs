@@ -16,7 +16,7 @@ pub(crate) struct Tools {
     pub laps: Laps,
     /// Pages served since the last look for messages.
     pub(super) served: Vec<usize>,
-    pub(super) timing: Timing,
+    pub(crate) timing: Timing,
 }
 
 impl Tools {

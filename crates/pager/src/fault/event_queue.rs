@@ -28,7 +28,7 @@ pub(crate) struct Events {
     /// The program makes memory calls past the C library.
     pub(super) past_us: AtomicBool,
     /// What was unmapped so, and is to be forgotten.
-    pub(super) unmapped: Lock<Vec<(usize, usize)>>,
+    pub(crate) unmapped: Lock<Vec<(usize, usize)>>,
 }
 
 /// Messages of one userfaultfd that its reader has read and not served.
@@ -94,5 +94,17 @@ impl Events {
     /// Whether the program makes memory calls past the C library.
     pub fn past_us(&self) -> bool {
         self.past_us.load(Relaxed)
+    }
+
+    /// Whether a call on a range that holds `start..end` is under way and was announced.
+    pub(super) fn is_announced(&self, start: usize, end: usize) -> bool {
+        self.announced.0.iter().any(|slot| slot.busy.load(Acquire) && slot.holds(start, end))
+    }
+
+    /// Whether a range was announced of late. A call may be over, and no longer announced, before
+    /// its event is served: that does no harm, as whatever came into the range since came by a
+    /// fault, which is served after the event.
+    pub(super) fn was_announced(&self, start: usize, end: usize) -> bool {
+        self.announced.0.iter().any(|slot| slot.holds(start, end))
     }
 }

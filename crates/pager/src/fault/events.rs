@@ -18,42 +18,28 @@
 //! that it is about to fill has been discarded or moved meanwhile. Nobody but the reader knows that
 //! in time: once a program makes such calls, whoever else wants a page back touches it.
 
-use crate::fault::buffers::{MESSAGES, Tools};
-use crate::fault::event_queue::{Announcement, QUEUED, Queue, UNMAPPED};
-use crate::memory::pages_within;
-use crate::pager::Pager;
+use crate::fault::buffers::Tools;
+use crate::fault::event_queue::Announcement;
 use crate::pages::lock::Entry as GateEntry;
-use crate::pages::shards::SHARDS_MAX;
-use crate::pages::table::{Entry, REGION};
+use crate::pages::mm::Mm;
+use crate::pages::table::{Entry, REGION, pages_within};
 use crate::pages::word::{Snapshot, State};
 use std::sync::atomic::Ordering::*;
-use terrace_os::{self as sys, Event, Fd, Message, PAGE};
+use terrace_os::{self as sys, Event, Fd, PAGE};
 use terrace_tiers::Location;
 
-/// What happened to a page that is about to be filled.
-pub(crate) enum Change {
-    /// Nothing that is known.
-    None,
-    /// It is zeros now.
-    Discarded,
-    /// Its mapping is gone.
-    Unmapped,
-    /// It is at another address now.
-    Moved(usize),
-}
-
-impl Pager {
+impl Mm {
     /// Whether the calling process's memory calls are to be followed before they are made. What a
     /// process does that only shares the memory is left to the kernel to tell, if it does.
     pub fn serves_this_process(&self) -> bool {
-        !self.events.told.load(Acquire) || sys::is_program()
+        !self.faults.events.told.load(Acquire) || sys::is_program()
     }
 
     /// A thread of the program is about to make a memory call on a range and keeps page states
     /// itself.
     pub(crate) fn announce(&self, start: usize, end: usize) -> Announcement<'_> {
         loop {
-            for slot in &self.events.announced.0 {
+            for slot in &self.faults.events.announced.0 {
                 if slot.busy.compare_exchange(false, true, AcqRel, Relaxed).is_ok() {
                     // Never a range of both, half changed: of nothing meanwhile.
                     slot.end.store(0, Release);
@@ -66,97 +52,12 @@ impl Pager {
         }
     }
 
-    fn is_announced(&self, start: usize, end: usize) -> bool {
-        self.events.announced.0.iter().any(|slot| slot.busy.load(Acquire) && slot.holds(start, end))
-    }
-
-    /// Whether a range was announced of late. A call may be over, and no longer announced, before
-    /// its event is served: that does no harm, as whatever came into the range since came by a
-    /// fault, which is served after the event.
-    fn was_announced(&self, start: usize, end: usize) -> bool {
-        self.events.announced.0.iter().any(|slot| slot.holds(start, end))
-    }
-
-    fn queue_of(&self, uffd: Fd) -> Option<&Queue> {
-        let shards = self.descriptors.shards.load(Acquire).min(SHARDS_MAX);
-        let shard = self.descriptors.uffds[..shards]
-            .iter()
-            .position(|known| known.load(Relaxed) == uffd)?;
-        Some(&self.events.queues[shard])
-    }
-
-    /// The calling thread is the one that reads this userfaultfd.
-    pub(crate) fn become_reader(&self, shard: usize) {
-        let queue = &self.events.queues[shard];
-        queue.messages.lock().reserve(QUEUED);
-        self.events.unmapped.lock().reserve(UNMAPPED);
-        queue.reader.store(sys::thread_id(), Release);
-    }
-
     /// Notes a range to be forgotten.
     fn note_unmapped(&self, start: usize, end: usize) {
-        let mut unmapped = self.events.unmapped.lock();
+        let mut unmapped = self.faults.events.unmapped.lock();
         if unmapped.len() < unmapped.capacity() {
             unmapped.push((start, end));
         }
-    }
-
-    /// Adds what was read to the queue.
-    pub(crate) fn queue_messages(&self, uffd: Fd, messages: &[Message]) {
-        if let Some(queue) = self.queue_of(uffd) {
-            queue.messages.lock().extend(messages);
-        }
-    }
-
-    /// Whether there is a message to serve.
-    pub(crate) fn has_messages(&self, uffd: Fd) -> bool {
-        self.queue_of(uffd).is_some_and(|queue| !queue.messages.lock().is_empty())
-    }
-
-    /// The next message to serve.
-    pub(crate) fn next_message(&self, uffd: Fd) -> Option<Message> {
-        self.queue_of(uffd)?.messages.lock().pop_front()
-    }
-
-    /// Lets a moment pass while somebody else has to do something. The reader of `uffd` reads
-    /// meanwhile: who is waited for may be waiting for that.
-    pub(crate) fn wait_a_moment(&self, uffd: Fd) {
-        if let Some(queue) =
-            self.queue_of(uffd).filter(|queue| queue.reader.load(Acquire) == sys::thread_id())
-        {
-            let mut messages = [Message::default(); 8];
-            while queue.messages.lock().len() + messages.len() + MESSAGES <= QUEUED
-                && let Ok(count @ 1..) = sys::uffd_read_now(uffd, &mut messages)
-            {
-                queue.messages.lock().extend(&messages[..count]);
-            }
-        }
-        sys::yield_now();
-    }
-
-    /// What is known to happen to a page that is about to be filled: events that were read wait to
-    /// be served. Who made the memory call goes on as soon as its event is read, so what the
-    /// page held before must not come back after it.
-    pub(crate) fn pending_change(&self, uffd: Fd, address: usize) -> Change {
-        let (mut at, mut change) = (address, Change::None);
-        let Some(queue) = self.queue_of(uffd) else { return change };
-        for message in &*queue.messages.lock() {
-            let within = |start: usize, end: usize| start <= at && at < end;
-            match message.event() {
-                Event::Removed { start, end }
-                    if within(start, end) && !self.is_announced(start, end) =>
-                {
-                    return Change::Discarded;
-                }
-                Event::Unmapped { start, end } if within(start, end) => return Change::Unmapped,
-                Event::Moved { from, to, len } if within(from, from + len) => {
-                    at = at - from + to;
-                    change = Change::Moved(at);
-                }
-                _ => {}
-            }
-        }
-        change
     }
 
     /// Serves an event. `uffd` is whose.
@@ -166,11 +67,11 @@ impl Pager {
             Event::Moved { from, len, .. } => (from, from + len),
             Event::Fault { .. } | Event::Other => return,
         };
-        if self.is_announced(start, end) {
+        if self.faults.events.is_announced(start, end) {
             return;
         }
-        if !self.was_announced(start, end) {
-            self.events.past_us.store(true, Relaxed);
+        if !self.faults.events.was_announced(start, end) {
+            self.faults.events.past_us.store(true, Relaxed);
         }
         match event {
             Event::Removed { .. } => self.give_up_pages(uffd, start, end),
@@ -312,7 +213,9 @@ impl Pager {
                         _ if entered == GateEntry::CopyOnly => false,
                         // By a call of the program's that settles it, and that waits for us to
                         // read.
-                        Some(State::Restoring) if self.is_announced(address, address + PAGE) => {
+                        Some(State::Restoring)
+                            if self.faults.events.is_announced(address, address + PAGE) =>
+                        {
                             true
                         }
                         Some(State::Moving | State::Restoring) => false,
@@ -330,21 +233,6 @@ impl Pager {
 
     /// A range is managed anew, and what was there before has been forgotten.
     pub(crate) fn is_mapped_again(&self, start: usize, end: usize) {
-        self.events.unmapped.lock().retain(|(from, to)| *to <= start || end <= *from);
-    }
-
-    /// In the mover, outside the gate: what was unmapped past us is forgotten, unless something is
-    /// registered there again.
-    pub(crate) fn forget_unmapped(&self) {
-        if self.events.unmapped.try_lock().is_none_or(|unmapped| unmapped.is_empty()) {
-            return;
-        }
-        let unmapped: Vec<_> = self.events.unmapped.lock().drain(..).collect();
-        let pagemap = self.descriptors.pagemap.load(Relaxed);
-        for (start, end) in unmapped {
-            self.forget_where(start, end - start, false, || {
-                sys::is_registered_nowhere(pagemap, start, end)
-            });
-        }
+        self.faults.events.unmapped.lock().retain(|(from, to)| *to <= start || end <= *from);
     }
 }

@@ -1,14 +1,15 @@
 //! Faults: how a page comes back, and what is brought back before it is missed.
 
 pub(crate) mod ahead;
-pub(crate) mod aside;
 pub(crate) mod buffers;
 pub(crate) mod coalesce;
 pub(crate) mod event_queue;
 pub(crate) mod events;
 pub(crate) mod fault_cost;
 pub(crate) mod following;
-pub(crate) mod handler;
+pub(crate) mod read_loop;
 pub(crate) mod readahead;
+pub(crate) mod restore;
 pub(crate) mod run_tools;
+pub(crate) mod settle;
 pub(crate) mod streams;

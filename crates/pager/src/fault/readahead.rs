@@ -12,8 +12,8 @@
 
 use crate::fault::buffers::{MESSAGES, PageBuffer, Tools};
 use crate::fault::streams::Streams;
-use crate::pager::Pager;
 use crate::pages::lock::Entry as GateEntry;
+use crate::pages::mm::Mm;
 use crate::pages::table::{Entry, REGION};
 use crate::pages::word::{Snapshot, State};
 use std::ops::RangeInclusive;
@@ -62,7 +62,7 @@ impl ReadAhead {
     }
 }
 
-impl Pager {
+impl Mm {
     /// A fault is about to be served. Returns whether there is something to restore ahead of it.
     pub(crate) fn note_fault(&self, address: usize, ahead: &mut ReadAhead) -> bool {
         if !self.settings.readahead {
@@ -224,7 +224,7 @@ impl Pager {
         }
     }
 
-    /// Puts claimed pages that lie side by side in place, as [`Pager::fill`] does with one.
+    /// Puts claimed pages that lie side by side in place, as [`Mm::fill`] does with one.
     fn fill_run(&self, uffd: Fd, address: usize, source: usize, pages: usize) {
         let mut done = 0;
         while done < pages {

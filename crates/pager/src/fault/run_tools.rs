@@ -8,43 +8,43 @@ use terrace_os::{self as sys, Fd, PAGE};
 use terrace_tiers::{Identity, ReadBuffer, Scratch, identity};
 
 /// Threads that can restore at a time; others leave it to handlers.
-pub(super) const TOOLS_MAX: usize = 8;
+pub(crate) const TOOLS_MAX: usize = 8;
 
 /// PrefetchQueue that the mover has not looked at yet; more are dropped.
-pub(super) const WISHES: usize = 16;
+pub(crate) const WISHES: usize = 16;
 
 /// What a thread restores with.
-pub(super) struct RunTools {
-    pub(super) scratch: Scratch,
-    pub(super) stored: ReadBuffer,
-    pub(super) pages: Box<[PageBuffer]>,
+pub(crate) struct RunTools {
+    pub(crate) scratch: Scratch,
+    pub(crate) stored: ReadBuffer,
+    pub(crate) pages: Box<[PageBuffer]>,
 }
 
 /// State of all this.
 pub(crate) struct Ahead {
-    pub(super) tools: [AtomicPtr<RunTools>; TOOLS_MAX],
-    pub(super) made: AtomicU32,
-    pub(super) copies: Lock<[Option<(Fd, Identity)>; SHARDS_MAX]>,
-    pub(super) lost: AtomicU32,
-    pub(super) fetch_at_ns: AtomicU64,
-    pub(super) said: AtomicBool,
+    pub(crate) tools: [AtomicPtr<RunTools>; TOOLS_MAX],
+    pub(crate) made: AtomicU32,
+    pub(crate) copies: Lock<[Option<(Fd, Identity)>; SHARDS_MAX]>,
+    pub(crate) lost: AtomicU32,
+    pub(crate) fetch_at_ns: AtomicU64,
+    pub(crate) said: AtomicBool,
     /// The address of a number that is 1 in this process, and 0 in a child that nobody told us of.
     /// 0 where the kernel has no such memory.
-    pub(super) own: usize,
-    pub(super) prefetches: Lock<PrefetchQueue>,
+    pub(crate) own: usize,
+    pub(crate) prefetches: Lock<PrefetchQueue>,
 }
 
 #[derive(Default)]
-pub(super) struct PrefetchQueue {
-    pub(super) ranges: [(usize, usize); WISHES],
-    pub(super) count: usize,
+pub(crate) struct PrefetchQueue {
+    pub(crate) ranges: [(usize, usize); WISHES],
+    pub(crate) count: usize,
 }
 
 /// A tool for as long as it is used. Inside the gate, so that a fork finds them all in their
 /// places.
-pub(super) struct Borrowed<'a> {
-    pub(super) ahead: &'a Ahead,
-    pub(super) tools: *mut RunTools,
+pub(crate) struct Borrowed<'a> {
+    pub(crate) ahead: &'a Ahead,
+    pub(crate) tools: *mut RunTools,
 }
 
 impl Drop for Borrowed<'_> {
@@ -75,7 +75,7 @@ impl Ahead {
     }
 
     /// This process is what the copies belong to from now on.
-    pub(super) fn begin(&self) {
+    pub(crate) fn begin(&self) {
         if let Some(own) = self.own() {
             own.store(1, Release);
         }
@@ -83,11 +83,11 @@ impl Ahead {
 
     /// Whether this is a child that nobody told us of: our locks are in it as they were, perhaps
     /// held for ever, and there is nobody who could help.
-    pub(super) fn is_foreign(&self) -> bool {
+    pub(crate) fn is_foreign(&self) -> bool {
         self.own().is_some_and(|own| own.load(Acquire) != 1)
     }
 
-    pub(super) fn own(&self) -> Option<&AtomicU32> {
+    pub(crate) fn own(&self) -> Option<&AtomicU32> {
         // SAFETY: null, or a page of ours that lives for ever.
         unsafe { (self.own as *const AtomicU32).as_ref() }
     }

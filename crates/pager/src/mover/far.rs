@@ -23,7 +23,7 @@ use terrace_os::{self as sys, Errno, PAGE};
 use terrace_policy::live;
 use terrace_policy::placement::{self, FirstTouch, Move, Place, PlacementPolicy, Room};
 use terrace_policy::victims::{Reason, RegionId, RegionView};
-use terrace_tiers::{Node, Tier};
+use terrace_tiers::Node;
 
 /// Pages of those that did not move with all others that are tried again at a time: one that cannot
 /// move ends the call for all behind it, and each call costs the machine more than the pages.
@@ -114,16 +114,6 @@ pub(crate) struct Far {
 }
 
 impl Pager {
-    /// The tier `node:N`, if it is in the list.
-    pub(crate) fn far(&self) -> Option<(&Tier, &Arc<Node>)> {
-        self.tiers.iter().find_map(|tier| Some((tier, tier.node()?)))
-    }
-
-    /// Managed pages in far memory, as far as is known.
-    pub(crate) fn far_pages(&self) -> u64 {
-        self.far().map_or(0, |(tier, _)| tier.stats.pages())
-    }
-
     /// So many pages more are far now (or fewer), and so fewer in DRAM.
     fn count_far(&self, more: i64) {
         if let Some((tier, _)) = self.far() {

@@ -4,7 +4,7 @@
 //! takes a page out of it, and repeats that for ever while the huge page is pinned. A region of
 //! which samples say for some seconds that it is hot, while all of its pages are in DRAM, becomes
 //! one by MADV_COLLAPSE (0.7 ms), and has its `huge` flag from then on: nothing is claimed there
-//! before [`Pager::has_small_pages`] has split it in a way that ends. MADV_COLD of a single page
+//! before [`crate::Mm::has_small_pages`] has split it in a way that ends. MADV_COLD of a single page
 //! splits a huge page (0.2 ms), or leaves it as it is if it is pinned or a child shares it, and
 //! PAGEMAP_SCAN tells which. It tells so of whole ones only: one that was cut, as by a write while
 //! a child shared it, is made whole again first, which a pin prevents as well.
@@ -16,7 +16,7 @@ use crate::pager::Pager;
 use crate::pages::table::{Entry, REGION, REGION_PAGES};
 use crate::settings::{Eviction, HugePages};
 use std::sync::atomic::Ordering::*;
-use terrace_os::{self as sys, Errno, PAGE, Run};
+use terrace_os::{self as sys, PAGE};
 use terrace_policy::regions::KEPT_PRESSURE;
 use terrace_policy::victims::{Choice, Pressure, RegionView, VictimPolicy};
 
@@ -171,7 +171,7 @@ impl Pager {
         }
         // The kernel makes none of pages that are watched. Unprotected they seem written, and stay.
         // Pages between watched ones are protected too, and their words do not say so.
-        if pieces[0].attributes.registered && self.watches.load(Relaxed) {
+        if pieces[0].attributes.registered && self.descriptors.watches.load(Relaxed) {
             let _ = sys::uffd_write_protect(self.uffd_of(base), base, REGION, false);
         }
         // One that leaves soon would split all of it.
@@ -186,38 +186,6 @@ impl Pager {
         made
     }
 
-    /// Whether the region at `base` is one huge page now, that is, was made one.
-    fn collapse(&self, base: usize) -> bool {
-        // SAFETY: neither changes contents. The flag is up, so that nothing is moved out of the
-        // region before it is split.
-        unsafe {
-            let made = sys::advise(base, REGION, libc::MADV_HUGEPAGE)
-                .and_then(|()| sys::advise(base, REGION, sys::MADV_COLLAPSE));
-            // If that fails, splitting tries it again.
-            let _ = sys::advise(base, REGION, libc::MADV_NOHUGEPAGE);
-            made.is_ok()
-        }
-    }
-
-    /// Whether there is no huge page at `base`, and the kernel makes none unasked.
-    fn is_kept_small(&self, base: usize) -> bool {
-        // SAFETY: changes no contents.
-        let kept = unsafe { sys::advise(base, REGION, libc::MADV_NOHUGEPAGE) };
-        kept.is_ok()
-            && sys::huge_bytes(self.descriptors.pagemap.load(Relaxed), base, base + REGION) == Ok(0)
-    }
-
-    fn present_bytes(&self, base: usize) -> Result<usize, Errno> {
-        let mut runs = [Run::default(); 8];
-        let (count, _) = sys::scan_present(
-            self.descriptors.pagemap.load(Relaxed),
-            base,
-            base + REGION,
-            &mut runs,
-        )?;
-        Ok(runs[..count].iter().map(Run::bytes).sum())
-    }
-
     /// Where nothing is present any more, no huge page is: for what the program gave up in parts,
     /// or past the C library.
     fn forget_empty(&self, entry: &Entry) {
@@ -228,36 +196,5 @@ impl Pager {
                 entry.region.huge.store(0, Relaxed);
             }
         }
-    }
-
-    /// Whether single pages can be taken out of a region, which is locked: one that was made huge
-    /// is split. Not while it is pinned or shared with a child. In a thread of ours, for the
-    /// page map is among our descriptors; the program's ask for [`Pager::split_range`].
-    pub(crate) fn has_small_pages(&self, entry: &Entry) -> bool {
-        if !entry.is_huge() {
-            return true;
-        }
-        let pagemap = self.descriptors.pagemap.load(Relaxed);
-        let base = entry.region.address();
-        let is_whole = sys::huge_bytes(pagemap, base, base + REGION) == Ok(REGION);
-        let is_ours =
-            || (0..REGION_PAGES).all(|page| sys::mapped_exclusively(pagemap, base + page * PAGE));
-        if !(is_whole || is_ours() && self.collapse(base)) {
-            return false;
-        }
-        // The kernel may find a pin when it has taken the mapping apart already, and the huge page
-        // stays: then it counts a failure.
-        let failed_before = sys::failed_splits();
-        // SAFETY: changes no contents.
-        let advised = unsafe { sys::advise(base, PAGE, libc::MADV_COLD) };
-        let split = advised.is_ok()
-            && self.is_kept_small(base)
-            && failed_before.is_some()
-            && sys::failed_splits() == failed_before;
-        if split {
-            entry.region.huge.store(0, Relaxed);
-            self.account.huge_split.fetch_add(1, Relaxed);
-        }
-        split
     }
 }

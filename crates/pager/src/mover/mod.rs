@@ -5,16 +5,16 @@
 //! all regions was not enough, down again when things are easy.
 //!
 //! Here is its loop. [`state`] is what it keeps, [`walk`] looks for victims, [`tier_choice`] says where
-//! they go, [`watermark`] how much is kept free, [`priority`] its rank among the program's threads,
+//! they go, [`watermark`] how much is kept free, [`crate::evict::priority`] its rank among the program's threads,
 //! [`upkeep`] what is due now and then.
 
 mod every;
 mod far;
 pub(crate) mod huge;
 mod idle_restore;
+mod measure;
 mod page_out;
 mod placing;
-mod priority;
 mod state;
 mod stress;
 mod tier_choice;
@@ -22,12 +22,12 @@ mod upkeep;
 mod walk;
 mod watermark;
 
-use crate::evict::swapping::own_tier;
+use crate::evict::priority::{BACKGROUND_AFTER_NS, Priority};
 use crate::fault::ahead::RUN_PAGES;
-use crate::mover::priority::{BACKGROUND_AFTER_NS, Priority};
 use crate::mover::state::{IDLE_TICK, Mover, SLICE_NS, list};
 use crate::mover::watermark::{REACTION_S, WATERMARK_MIN};
-use crate::pager::{Mode, Pager};
+use crate::pager::Pager;
+use crate::pages::mm::Mode;
 use crate::threads::fork_notes::{PAUSE, PAUSED};
 use std::sync::atomic::Ordering::*;
 use std::time::Duration;
@@ -41,6 +41,19 @@ const PLACE_TICK: Duration = Duration::from_millis(10);
 /// After so long, and after eight times as long again and again, code that was needed once leaves
 /// the page table, ns.
 const FORGET_AFTER_NS: u64 = 1_000_000_000;
+
+impl Mover {
+    /// Gives the mover precedence over the program's threads, where it may, while memory is over
+    /// the budget. A thread that swaps a page in waits for no room, so the mover would otherwise
+    /// fall behind where processors are scarce.
+    pub(super) fn boost(&self, boosts: bool) {
+        if boosts {
+            self.pager.set_priority(Priority::Boosted);
+        } else if self.pager.has_priority(Priority::Boosted) {
+            self.pager.set_priority(Priority::Normal);
+        }
+    }
+}
 
 /// The mover thread's life.
 pub(crate) fn run(pager: &'static Pager) {
@@ -83,7 +96,7 @@ impl Mover {
             return;
         }
         self.evictor.cancel_probes(self.pager);
-        if self.pager.watches.load(Relaxed) {
+        if self.pager.descriptors.watches.load(Relaxed) {
             // A forked child registers what is believed to be registered: not what is something
             // else.
             self.pager.disown_unregistered(0, usize::MAX / PAGE * PAGE);
@@ -102,7 +115,7 @@ impl Mover {
         pager.drain_prefetches(|pager| {
             let budget = pager.account.budget_bytes.load(Relaxed);
             let room = budget.saturating_sub(self.low_watermark(budget, sys::now_ns()) / 2);
-            let may = !pager.pause_asked() && !pager.is_retired() && !pager.events.past_us();
+            let may = !pager.pause_asked() && !pager.is_retired() && !pager.faults.events.past_us();
             may && pager.physical_bytes() + ((RUN_PAGES * PAGE) as u64) < room
         });
     }
@@ -157,7 +170,7 @@ impl Mover {
                 (region, policy.heat(region)),
                 pressure,
                 evicted.into(),
-                own_tier(pager, 1),
+                pager.own_tier(1),
             );
             policy.probed(region, staged, touched, now_ns / 1_000_000);
         });

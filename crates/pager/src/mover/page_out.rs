@@ -2,7 +2,9 @@
 
 use super::state::Mover;
 use crate::evict::EvictRequest;
-use crate::pager::{DO, Mode, Pager};
+use crate::pager::Pager;
+use crate::pages::control::DO;
+use crate::pages::mm::Mode;
 use crate::pages::table::REGION;
 use std::sync::atomic::Ordering::*;
 use terrace_os::{self as sys, PAGE, Run};

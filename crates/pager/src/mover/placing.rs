@@ -440,8 +440,8 @@ fn tiers(pager: &Pager, gauge: &Gauge) -> Vec<tiering::Tier> {
             _ => Kind::Compressed {
                 codec: codec(tier.spec.codec()),
                 store_ns: known.encode_ns,
-                fault_ns: pager.fault_cost.waiting_ns(restore_ns as u64) as f64
-                    + pager.fault_cost.overhead_ns() as f64,
+                fault_ns: pager.faults.cost.waiting_ns(restore_ns as u64) as f64
+                    + pager.faults.cost.overhead_ns() as f64,
             },
         };
         tiering::Tier {

@@ -1,6 +1,6 @@
 //! What the mover keeps between its looks, and what all of its parts use.
 
-use crate::account::Measure;
+use super::measure::Measure;
 use crate::backoff::Backoff;
 use crate::evict::Evictor;
 use crate::mover::every::Every;
@@ -251,7 +251,7 @@ impl Mover {
     }
 }
 
-/// Lists what a victim policy sent out of a region: see [`Pager::list_move`].
+/// Lists what a victim policy sent out of a region: see [`crate::Mm::list_move`].
 pub(super) fn list(
     pager: &Pager,
     reason: Reason,

@@ -2,10 +2,10 @@
 
 use super::state::Mover;
 use crate::evict::auto::faults;
-use crate::evict::swapping::own_tier;
+use crate::evict::routes::route_of;
 use std::sync::atomic::Ordering::*;
 use terrace_os::PAGE;
-use terrace_tiers::{Swap, SwapKind};
+use terrace_tiers::SwapKind;
 
 /// From this pressure on, evictions go straight to the densest tier.
 const PRESSURE_DENSE: u32 = 4;
@@ -20,8 +20,6 @@ const DENSEST_COST: f64 = 1.3;
 const FILE_COST: f64 = 5.0;
 /// Until the densest tier's ratio is known, it is tried once in so many choices.
 const TRY_DENSEST: u32 = 32;
-/// What packed pages take, as a multiple of their encoded bytes.
-const PACKED: f64 = 1.07;
 /// The first tier's ratio before it is known.
 pub(super) const RATIO_ASSUMED: f64 = 0.5;
 /// The densest tier's ratio before it is known, as a multiple of the first's: as zstd to lz4.
@@ -31,12 +29,10 @@ impl Mover {
     /// The tiers that take pages at present. A disk is asked for by name only.
     pub(super) fn takers(&self) -> impl Iterator<Item = usize> {
         let auto = self.evictor.auto.is_some();
-        let takes = move |swap: &Swap| swap.accepts() && !(auto && swap.kind() == SwapKind::Disk);
-        let tiers = &self.pager.tiers;
-        (1..tiers.len()).filter(move |tier| {
-            let tier = &tiers[*tier];
-            let is_ours = tier.is_ours() && !tier.is_disabled();
-            is_ours || tier.swap().is_some_and(|swap| takes(swap))
+        (1..self.pager.tiers.len()).filter(move |tier| {
+            let tier = &self.pager.tiers[*tier];
+            let is_disk = tier.swap().is_some_and(|swap| swap.kind() == SwapKind::Disk);
+            route_of(tier).accepts(tier) && !(auto && is_disk)
         })
     }
 
@@ -64,7 +60,7 @@ impl Mover {
 
     /// The tier that `--tiers auto` chooses by measured costs: see [`Auto`](crate::evict::auto::Auto).
     pub(super) fn measured_tier(&mut self) -> usize {
-        let first_own = own_tier(self.pager, 1);
+        let first_own = self.pager.own_tier(1);
         // Among ours as without swap.
         let own = self.cheaper_of(first_own, self.pager.densest_own().unwrap_or(first_own));
         let assumed = |tier: usize| {
@@ -86,9 +82,11 @@ impl Mover {
 
     /// DRAM for each byte in a tier, if that is known.
     pub(super) fn ratio(&self, tier: usize) -> Option<f64> {
-        let known = self.evictor.encoded[tier].known().map(|ratio| (ratio * PACKED).min(1.0));
-        let known = self.pager.tiers[tier].swap().map(|swap| swap.ratio()).or(known);
-        if self.pager.tiers[tier].leaves_dram() { Some(0.0) } else { known }
+        let place = &self.pager.tiers[tier];
+        if place.leaves_dram() {
+            return Some(0.0);
+        }
+        route_of(place).ratio(&self.evictor, self.pager, tier)
     }
 
     /// The first (fastest) compressed tier, or the densest where that costs less in all.

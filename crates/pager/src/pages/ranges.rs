@@ -156,6 +156,15 @@ impl Ranges {
     }
 }
 
+/// Bytes of pieces whose pages may leave.
+pub(crate) fn evictable_bytes(pieces: &[Range]) -> usize {
+    pieces
+        .iter()
+        .filter(|piece| piece.attributes.evictable)
+        .map(|piece| piece.end - piece.start)
+        .sum()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -445,6 +445,12 @@ fn overlap(a: (usize, usize), b: (usize, usize)) -> bool {
     a.0 < b.1 && b.0 < a.1
 }
 
+/// The pages of a region that lie in `start..end`, by their addresses.
+pub(crate) fn pages_within(entry: &Entry, start: usize, end: usize) -> impl Iterator<Item = usize> {
+    let base = entry.region.address();
+    (start.max(base)..end.min(base + REGION)).step_by(PAGE)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

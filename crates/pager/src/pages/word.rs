@@ -8,7 +8,7 @@
 //!              or to be back soon, for a second at most, which only delays its eviction)
 //! bits 22..59  Evicted, Cached: a `Location` in the region's store. Staged, and Restoring from there: the staging slot. Resident: bit 0 if on
 //!              probation, bit 1 if watched: write-protected by the hand, which wants to know whether it is written;
-//!              bits 2 to 4 the returns that it had when it came back, the highest bit if paged out (`swapping.rs`), which is a hint, and the
+//!              bits 2 to 4 the returns that it had when it came back, the highest bit if paged out (`swapped.rs`), which is a hint, and the
 //!              one below it if the program gave the page up past the C library (`events.rs`): it may vanish until it has faulted once
 //! bit  59      the page did not compress when it was last tried
 //! bits 60..64  in memory only: the exclusive or of all groups of four bits is zero, so that no flipped bit passes for another state

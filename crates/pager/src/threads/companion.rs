@@ -21,12 +21,16 @@
 //! or executed another one, and no process that shares the memory (a child of `vfork` or of clone
 //! with CLONE_VM) is left.
 
-use crate::fault::buffers::Tools;
+use crate::fault::buffers::{MESSAGES, Tools};
+use crate::fault::coalesce::Coalescer;
+use crate::fault::fault_cost::Timing;
+use crate::fault::following::Follower;
+use crate::fault::readahead::ReadAhead;
 use crate::pager::Pager;
 use crate::threads::stacks::{Companion, STACK_BYTES, slot};
 use std::sync::atomic::{AtomicU32, Ordering::*};
 use std::time::Duration;
-use terrace_os::{self as sys, Errno};
+use terrace_os::{self as sys, Errno, Message};
 use terrace_tiers::Tier;
 
 /// How often the watcher looks whether the program has ended, where nothing wakes it.
@@ -100,7 +104,7 @@ impl Companion {
         crate::threads::tasks::leaves_tasks_for_the_program()?;
         self.make_thread_storage()?;
         if let Some(address) = sys::tid_address() {
-            pager.threads.learn(address, self.main_tid.load(Relaxed));
+            pager.faults.threads.learn(address, self.main_tid.load(Relaxed));
         }
         let adopts = sys::process_id() == 1 || sys::is_subreaper();
         if adopts {
@@ -243,8 +247,28 @@ fn thread_begins(pager: &Pager, name: &std::ffi::CStr) {
 fn handler_main(pager: &'static Pager, slot: usize) -> ! {
     thread_begins(pager, c"terrace-fault");
     pager.account.count_this_thread();
-    pager.handle_faults(slot - slot::HANDLERS);
+    handle_faults(pager, slot - slot::HANDLERS);
     sys::end_thread()
+}
+
+/// Serves the faults of one shard until the handler is let go.
+fn handle_faults(pager: &Pager, shard: usize) {
+    let mut coalescer = Coalescer::new();
+    let uffd = pager.descriptors.uffds[shard].load(Acquire);
+    let mut tools = Tools::new();
+    tools.timing = Timing::of_program();
+    let mut messages = [Message::default(); MESSAGES];
+    let mut ahead = ReadAhead::new();
+    let mut follower = Follower::new();
+    pager.become_reader(shard);
+    pager.confine_thread();
+    pager.companion.handler_is_ready();
+    while pager.handle_some(
+        uffd,
+        &mut messages,
+        &mut tools,
+        Some((&mut ahead, &mut coalescer, &mut follower)),
+    ) {}
 }
 
 /// The mover.

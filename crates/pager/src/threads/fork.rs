@@ -36,7 +36,8 @@
 //! filled from it.
 
 use crate::fault::buffers::Tools;
-use crate::pager::{FILES_SHARED, Mode, Pager, SHARE_FILES};
+use crate::pager::{FILES_SHARED, Pager, SHARE_FILES};
+use crate::pages::mm::Mode;
 use crate::pages::table::{Entry, REGION};
 use crate::pages::word::{Snapshot, State, tick_of};
 use crate::stats::State as Reported;
@@ -218,8 +219,8 @@ impl Pager {
             self.mover.page_out.asking.reset_after_fork();
             self.gate.reset_after_fork();
             self.account.reset_after_fork();
-            self.ahead.reset_after_fork();
-            self.events.reset_after_fork();
+            self.faults.run_tools.reset_after_fork();
+            self.faults.events.reset_after_fork();
             self.stats.reset_after_fork();
         }
         self.tiers.iter().for_each(|tier| tier.stats.begin_again());
@@ -321,10 +322,6 @@ impl Pager {
         self.check(removed.is_ok(), "a restored page's bytes were in its store");
         self.count_restored(entry, 1);
         self.account.resident_pages.fetch_add(1, Relaxed);
-    }
-
-    pub(crate) fn table_has_evicted(&self) -> bool {
-        (0..self.table.len()).any(|n| self.table.by_number(n).region.evicted.load(Relaxed) > 0)
     }
 
     /// A page noted by the parent may or may not be present here: asking for it settles both.

@@ -2,8 +2,10 @@
 //! that the program lacks. So none is made where that would leave the program too few, and where
 //! the kernel refuses the program a task all the same, the companion's are given back to it.
 
-use crate::pager::{Mode, Pager, first_number};
+use crate::pager::Pager;
+use crate::pages::mm::Mode;
 use crate::pages::shards::SHARDS_MAX;
+use crate::proc_files::first_number;
 use std::time::Duration;
 use terrace_os::{self as sys, SignalsBlocked};
 

@@ -16,7 +16,8 @@
 //! cover, `epoll_wait` for one), and the handler runs on its stack, or on its alternate one: 4 KiB
 //! with AVX-512.
 
-use crate::pager::{Mode, Pager};
+use crate::pager::Pager;
+use crate::pages::mm::Mode;
 use crate::stats::{INTERRUPT_WORDS, InterruptRing};
 use crate::threads::timer_thread::TimerThread;
 use std::collections::HashMap;

@@ -1,14 +1,14 @@
 //! The priority of the mover's thread among the program's threads that share a processor with it: in
 //! the background while there is room, boosted where a program that swaps would outrun it.
 
-use super::state::Mover;
-use crate::pager::{IDLE, Pager};
+use crate::pages::control::IDLE;
+use crate::pages::mm::Mm;
 use std::sync::atomic::Ordering::*;
 use terrace_os as sys;
 
 /// The priority of the mover's thread.
 #[derive(Clone, Copy)]
-pub(super) enum Priority {
+pub(crate) enum Priority {
     /// The program's own.
     Normal,
     /// Lower than the program's threads, which then wait less often for the mover.
@@ -34,9 +34,9 @@ const NORMAL_BELOW: u64 = 4;
 /// No lower priority in the first two seconds, ns. A program that gives up its privileges mostly
 /// does so when it has just started or forked, and could not raise its mover's priority again. (One
 /// that gives them up later keeps the priority that the mover has then.)
-pub(super) const BACKGROUND_AFTER_NS: u64 = 2_000_000_000;
+pub(crate) const BACKGROUND_AFTER_NS: u64 = 2_000_000_000;
 
-impl Pager {
+impl Mm {
     /// Whether somebody waits for the mover to pause.
     pub(crate) fn pause_asked(&self) -> bool {
         self.mover.pause.load(Relaxed) != 0
@@ -54,7 +54,7 @@ impl Pager {
 
     /// In the mover: background priority while there is room and no thread waits for it, else normal
     /// priority. Returns the room, in bytes.
-    pub(super) fn set_priority_by_room(&self) -> u64 {
+    pub(crate) fn set_priority_by_room(&self) -> u64 {
         let room = self.account.budget_bytes.load(Relaxed).saturating_sub(self.physical_bytes());
         let watermark = self.mover.low_watermark.load(Relaxed);
         let waited_for = self.mover.waiting.load(Relaxed) > 0
@@ -76,12 +76,12 @@ impl Pager {
     }
 
     /// Whether the mover has this priority.
-    pub(super) fn has_priority(&self, priority: Priority) -> bool {
+    pub(crate) fn has_priority(&self, priority: Priority) -> bool {
         self.mover.priority.load(Relaxed) == priority as u32
     }
 
     /// Gives the mover another priority, where it may have it and come back from it.
-    pub(super) fn set_priority(&self, to: Priority) {
+    pub(crate) fn set_priority(&self, to: Priority) {
         let normal_until_ns = self.mover.normal_until_ns.load(Relaxed);
         let too_soon = matches!(to, Priority::Background) && sys::now_ns() <= normal_until_ns;
         if normal_until_ns == 0 || too_soon || self.has_priority(to) {
@@ -101,19 +101,6 @@ impl Pager {
             }
             Priority::Normal => _ = sys::set_thread_nice(own_nice),
             Priority::Boosted => _ = sys::set_thread_nice(BOOSTED_NICE),
-        }
-    }
-}
-
-impl Mover {
-    /// Gives the mover precedence over the program's threads, where it may, while memory is over
-    /// the budget. A thread that swaps a page in waits for no room, so the mover would otherwise
-    /// fall behind where processors are scarce.
-    pub(super) fn boost(&self, boosts: bool) {
-        if boosts {
-            self.pager.set_priority(Priority::Boosted);
-        } else if self.pager.has_priority(Priority::Boosted) {
-            self.pager.set_priority(Priority::Normal);
         }
     }
 }

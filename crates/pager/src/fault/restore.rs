@@ -1,34 +1,22 @@
-//! Faults: bringing a page back.
+//! Bringing a page back: claim its word, fill the page, give up the claim.
 //!
-//! A handler blocks in `read`, takes one message at a time, claims the page's word, fills the page,
-//! and gives up its claim. It waits for no thread of the program and for no fork (see
-//! [`crate::pages::lock::Gate`]), never touches managed memory, and frees the compressed bytes only after
-//! the page is in place.
+//! Whoever does so waits for no thread of the program and for no fork (see
+//! [`crate::pages::lock::Gate`]), never touches managed memory, and frees the compressed bytes only
+//! after the page is in place.
 
-use crate::fault::buffers::{MESSAGES, PageBuffer, Tools};
-use crate::fault::coalesce::Coalescer;
-use crate::fault::events::Change;
-use crate::fault::fault_cost::Timing;
-use crate::fault::following::Follower;
-use crate::fault::readahead::ReadAhead;
-use crate::pager::Pager;
+use crate::fault::buffers::{PageBuffer, Tools};
 use crate::pages::lock::Entry as GateEntry;
+use crate::pages::mm::Mm;
 use crate::pages::shards::SHARDS_MAX;
 use crate::pages::table::Entry;
-use crate::pages::word::{Snapshot, State, tick_of};
-use crate::trace::{FaultStep, Laps};
+use crate::pages::word::{Snapshot, State};
+use crate::trace::FaultStep;
 use std::sync::atomic::Ordering::*;
 use std::time::Duration;
-use terrace_os::{self as sys, Errno, Event, Fd, Message, PAGE};
-use terrace_policy::victims::{Return, returned};
+use terrace_os::{self as sys, Errno, Event, Fd, PAGE};
 use terrace_tiers::{Location, PAGE_BYTES, Page, ReadBuffer, RegionStore, Scratch, Tier};
 
 static ZEROS: PageBuffer = PageBuffer([0; PAGE_BYTES]);
-/// Looks at a page that somebody else is at before its fault is put off. Nearly all are done by
-/// then.
-const BUSY_TRIES: u32 = 100;
-/// Longest wait for room before a page is restored all the same.
-const ROOM_WAIT: Duration = Duration::from_millis(5);
 /// Between attempts to restore a page for which there is no memory.
 const MEMORY_WAIT: Duration = Duration::from_millis(2);
 /// How an attempt to restore a page ended.
@@ -49,144 +37,19 @@ pub(crate) enum Fill {
     Gone,
 }
 
-impl Pager {
-    /// A handler's life.
-    pub(crate) fn handle_faults(&self, shard: usize) {
-        let mut coalescer = Coalescer::new();
-        let uffd = self.descriptors.uffds[shard].load(Acquire);
-        let mut tools = Tools::new();
-        tools.timing = Timing::of_program();
-        let mut messages = [Message::default(); MESSAGES];
-        let mut ahead = ReadAhead::new();
-        let mut follower = Follower::new();
-        self.become_reader(shard);
-        self.confine_thread();
-        self.companion.handler_is_ready();
-        while self.handle_some(
-            uffd,
-            &mut messages,
-            &mut tools,
-            Some((&mut ahead, &mut coalescer, &mut follower)),
-        ) {}
-    }
+/// What happened to a page that is about to be filled.
+pub(crate) enum Change {
+    /// Nothing that is known.
+    None,
+    /// It is zeros now.
+    Discarded,
+    /// Its mapping is gone.
+    Unmapped,
+    /// It is at another address now.
+    Moved(usize),
+}
 
-    /// Waits for messages and serves them; and then, if it is to, restores ahead of faults. False
-    /// if this thread is to end.
-    pub(crate) fn handle_some(
-        &self,
-        uffd: Fd,
-        messages: &mut [Message],
-        tools: &mut Tools,
-        mut of_handler: Option<(&mut ReadAhead, &mut Coalescer, &mut Follower)>,
-    ) -> bool {
-        let mut stays = true;
-        match sys::uffd_read(uffd, messages) {
-            Ok(count) => {
-                self.queue_messages(uffd, &messages[..count]);
-                // More may be read while pages are filled.
-                while self.has_messages(uffd) {
-                    let (mut gathered, mut faults, mut last) = (0, 0, 0);
-                    tools.served.clear();
-                    while let Some(message) = self.next_message(uffd) {
-                        let (address, write) = match message.event() {
-                            Event::Fault { address, write, thread } => {
-                                (faults, last) = (faults + 1, thread);
-                                (address & !(PAGE - 1), write)
-                            }
-                            event => {
-                                self.handle_event(uffd, event, tools);
-                                tools.served.clear();
-                                continue;
-                            }
-                        };
-                        if self.is_shutdown_page(address) {
-                            self.fill_zero(uffd, address, write);
-                            stays = false;
-                            continue;
-                        }
-                        if tools.served.contains(&address) {
-                            // Served for another thread just now, which woke this one too. Should
-                            // it not have: who wakes looks again.
-                            sys::uffd_wake(uffd, address, PAGE);
-                            continue;
-                        }
-                        if tools.served.len() < tools.served.capacity() {
-                            tools.served.push(address);
-                        }
-                        let is_of_stream = of_handler
-                            .as_mut()
-                            .is_some_and(|(ahead, ..)| self.note_fault(address, ahead));
-                        gathered += usize::from(!is_of_stream);
-                        self.fault(uffd, address, write, last, tools);
-                    }
-                    if faults > 0 {
-                        self.fault_cost.read(faults as u64);
-                    }
-                    if let Some((ahead, coalescer, follower)) = &mut of_handler {
-                        coalescer.read(gathered);
-                        follower.served(&self.threads, faults, last);
-                        let count = self.read_ahead(uffd, messages, tools, ahead);
-                        self.queue_messages(uffd, &messages[..count]);
-                    }
-                }
-            }
-            Err(Errno::EAGAIN | Errno::EINTR) => {}
-            // A closed userfaultfd lets go of its ranges, and what is out would read as zeros.
-            Err(Errno::EBADF) if self.table_has_evicted() => {
-                self.end_program("a userfaultfd was closed, so evicted pages would read as zeros")
-            }
-            Err(e) => {
-                // Who waits for a page of this shard waits until reading works again.
-                self.freeze(&format!("reading a userfaultfd failed ({e})"));
-                sys::sleep(Duration::from_millis(100));
-            }
-        }
-        stays
-    }
-
-    fn fault(&self, uffd: Fd, address: usize, write: bool, thread: i32, tools: &mut Tools) {
-        let start_ns = sys::now_ns();
-        tools.timing.begin(&self.fault_cost, thread, start_ns);
-        if self.trace.is_on() {
-            tools.laps.begin(start_ns);
-        }
-        self.wait_for_room(PAGE as u64, ROOM_WAIT);
-        tools.laps.lap(FaultStep::Room);
-        let mut tries = 1;
-        while self.try_fault(uffd, address, write, tools, start_ns) == Outcome::Busy {
-            if tries == BUSY_TRIES {
-                // Whoever is at it may need this very thread first (a discard, for a page of its
-                // own stack). So the thread that waits looks again: its fault comes
-                // behind the others'.
-                sys::uffd_wake(uffd, address, PAGE);
-                break;
-            }
-            tries += 1;
-            sys::yield_now();
-        }
-        tools.laps = Laps::default();
-        let end_ns = sys::now_ns();
-        tools.timing.end(end_ns);
-        let (waited_ns, ran_ns) = self.fault_cost.overhead_parts_ns();
-        self.account.add_stall(end_ns - start_ns + waited_ns, ran_ns);
-    }
-
-    /// One attempt at a fault that was taken at `start_ns`.
-    pub(crate) fn try_fault(
-        &self,
-        uffd: Fd,
-        address: usize,
-        write: bool,
-        tools: &mut Tools,
-        start_ns: u64,
-    ) -> Outcome {
-        let (entry, _inside) = self.gate.handler();
-        match entry {
-            GateEntry::Normal => self.restore(uffd, address, write, tools, start_ns, true),
-            GateEntry::CopyOnly => self.fill_during_fork(uffd, address, write, tools),
-        }
-    }
-
+impl Mm {
     /// Restores one page without a fault; for the keeper and the mover.
     pub(crate) fn restore_now(&self, address: usize, tools: &mut Tools) {
         let start_ns = sys::now_ns();
@@ -203,7 +66,7 @@ impl Pager {
             if region.word(address).load().is_present() {
                 return;
             }
-            if self.events.past_us() && !std::mem::replace(&mut touched, true) {
+            if self.faults.events.past_us() && !std::mem::replace(&mut touched, true) {
                 // The program may discard the page at this moment, which only its handler knows in
                 // time: let that bring it. What is out all the same then is in
                 // place, in a forked child whose parent noted it.
@@ -222,7 +85,7 @@ impl Pager {
     }
 
     /// `may_keep`: a copy of the page may stay in the store.
-    fn restore(
+    pub(crate) fn restore(
         &self,
         uffd: Fd,
         address: usize,
@@ -330,94 +193,6 @@ impl Pager {
         Outcome::Done
     }
 
-    /// Whether pages that go on probation keep their copies: where probation ends, and soon.
-    pub(crate) fn keeps_copies(&self) -> bool {
-        !self.is_frozen() && !self.restores_only.load(Relaxed) && self.probation.is_short()
-    }
-
-    /// What becomes of a page that comes back after `out_ms`.
-    pub(crate) fn returned(&self, claim: Snapshot, out_ms: u64) -> Return {
-        returned(claim.returns(), out_ms, self.mover.soon_ms.load(Relaxed))
-    }
-
-    /// Ends a claim whose page came back now because the program wants it, or may.
-    pub(crate) fn settle_back(
-        &self,
-        entry: &Entry,
-        address: usize,
-        claim: Snapshot,
-        page: Return,
-        now_ms: u64,
-        copy: Option<Location>,
-    ) {
-        entry.region.returned.fetch_add(1, Relaxed);
-        self.settle_in_place(entry, address, claim, page, now_ms, copy);
-    }
-
-    /// Counts `pages` of a region that are not evicted any more. A page that was touched while it
-    /// was staged is none of them: it never counted as evicted.
-    pub(crate) fn count_restored(&self, entry: &Entry, pages: usize) {
-        entry.region.evicted.fetch_sub(pages as u32, Relaxed);
-        self.account.promoted_pages.fetch_add(pages as u64, Relaxed);
-    }
-
-    /// Ends a claim whose page is in place now. `copy`: what is still stored of it.
-    pub(crate) fn settle_in_place(
-        &self,
-        entry: &Entry,
-        address: usize,
-        claim: Snapshot,
-        page: Return,
-        now_ms: u64,
-        copy: Option<Location>,
-    ) {
-        let back = Snapshot::back(page, tick_of(now_ms));
-        let back = copy.map_or(back, |copy| back.with(State::Cached, copy.to_bits()));
-        self.account.resident_pages.fetch_add(1, Relaxed);
-        self.settle(entry, address, claim, back);
-        if page.probation && !self.probation.enter(entry.page_number(address)) {
-            // No room: it is as the others are.
-            self.end_probation(entry, address);
-        }
-    }
-
-    /// A page on probation stays, as the others do.
-    pub(crate) fn end_probation(&self, entry: &Entry, address: usize) {
-        let word = entry.word(address);
-        let found = word.load();
-        if found.is(State::Cached) {
-            self.drop_copy(entry, address, found.off_probation());
-        } else if found.is_on_probation() {
-            let _ = word.transition(found, found.off_probation());
-        }
-    }
-
-    /// Drops the compressed copy of a page that is Cached, if it is, and makes its word `to`.
-    pub(crate) fn drop_copy(&self, entry: &Entry, address: usize, to: Snapshot) {
-        let mut store = entry.region.store.lock();
-        let found = entry.word(address).load();
-        if let Some(copy) = found.copy()
-            && entry.word(address).transition(found, to).is_ok()
-        {
-            self.remove_copy(&mut store, copy);
-        }
-    }
-
-    /// Removes a copy that its caller owns.
-    pub(crate) fn remove_copy(&self, store: &mut RegionStore, copy: Location) {
-        let tier = store.tier_of(copy);
-        if self.check(store.remove(&self.tiers, copy).is_ok(), "a page's copy was in its store")
-            && let Some(tier) = tier
-        {
-            self.tiers[usize::from(tier)].stats.no_copy();
-        }
-    }
-
-    pub(crate) fn settle(&self, entry: &Entry, address: usize, claim: Snapshot, to: Snapshot) {
-        let settled = entry.word(address).transition(claim, to);
-        self.check(settled.is_ok(), "a claimed page word is changed by its claimant only");
-    }
-
     /// Decompresses a stored page; returns its tier. `Err` says why it cannot be had. Where only
     /// memory is missing it waits: the page is safe.
     pub(crate) fn decode(
@@ -492,6 +267,31 @@ impl Pager {
         }
     }
 
+    /// What is known to happen to a page that is about to be filled: events that were read wait to
+    /// be served. Who made the memory call goes on as soon as its event is read, so what the
+    /// page held before must not come back after it.
+    fn pending_change(&self, uffd: Fd, address: usize) -> Change {
+        let (mut at, mut change) = (address, Change::None);
+        let Some(queue) = self.queue_of(uffd) else { return change };
+        for message in &*queue.messages.lock() {
+            let within = |start: usize, end: usize| start <= at && at < end;
+            match message.event() {
+                Event::Removed { start, end }
+                    if within(start, end) && !self.faults.events.is_announced(start, end) =>
+                {
+                    return Change::Discarded;
+                }
+                Event::Unmapped { start, end } if within(start, end) => return Change::Unmapped,
+                Event::Moved { from, to, len } if within(from, from + len) => {
+                    at = at - from + to;
+                    change = Change::Moved(at);
+                }
+                _ => {}
+            }
+        }
+        change
+    }
+
     #[cold]
     fn fill_elsewhere(&self, tried: Fd, address: usize, source: usize) -> Fill {
         for slot in &self.descriptors.uffds[..self.descriptors.shards.load(Acquire).min(SHARDS_MAX)]
@@ -513,7 +313,7 @@ impl Pager {
         Fill::Gone
     }
 
-    fn fill_zero(&self, uffd: Fd, address: usize, write: bool) {
+    pub(crate) fn fill_zero(&self, uffd: Fd, address: usize, write: bool) {
         if write {
             // A page of its own at once: the zero page would fault again.
             self.fill(uffd, address, ZEROS.0.as_ptr() as usize);
@@ -532,7 +332,7 @@ impl Pager {
 
     /// A fault while a fork is under way: fills the page and changes nothing but the note for
     /// later.
-    fn fill_during_fork(
+    pub(crate) fn fill_during_fork(
         &self,
         uffd: Fd,
         address: usize,
@@ -591,7 +391,7 @@ impl Pager {
         staged: Snapshot,
         to: Snapshot,
     ) -> bool {
-        if self.events.past_us() {
+        if self.faults.events.past_us() {
             // As in `restore_now`.
             self.touch_page(address);
             if entry.word(address).load() != staged {
@@ -609,15 +409,5 @@ impl Pager {
         self.account.resident_pages.fetch_add(1, Relaxed);
         self.settle(entry, address, claim, to);
         true
-    }
-}
-
-impl Pager {
-    /// A thread of the program's has been made.
-    pub fn knows_thread(&self, thread: libc::pthread_t) {
-        // The C library's identity of a thread and its thread pointer are the same, or one of all
-        // threads' distance apart. SAFETY: no arguments.
-        let distance = sys::thread_pointer().wrapping_sub(unsafe { libc::pthread_self() } as usize);
-        self.threads.add((thread as usize).wrapping_add(distance));
     }
 }

@@ -4,24 +4,13 @@
 //! A page's stored bytes stay where they are as long as the lock of its store is held, so nothing is
 //! claimed. Files are read by the keeper, which has their descriptors.
 
+use crate::fault::ahead::Copied;
 use crate::fault::buffers::Tools;
 use crate::pager::{COPY_EVICTED, Pager};
 use crate::pages::table::Entry;
-use crate::pages::word::{PageWord, Snapshot, State};
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use terrace_os::{ErrnoKept, PAGE, SignalsBlocked};
-use terrace_tiers::{Location, Page, ReadBuffer, RegionStore, Scratch};
-
-/// What became of a copy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Copied {
-    /// It is made.
-    Yes,
-    /// The page lies in a file, which is read elsewhere.
-    InFile,
-    /// The page is not evicted, or cannot be had in this way now.
-    No,
-}
+use terrace_tiers::{Page, ReadBuffer, Scratch};
 
 /// What the keeper is asked to fill in.
 struct Wanted<'a> {
@@ -41,7 +30,7 @@ impl Pager {
         if !self.table.get(address).is_some_and(seems) {
             return false;
         }
-        if self.is_retired() || self.ahead.is_foreign() || self.events.past_us() {
+        if self.is_retired() || self.faults.run_tools.is_foreign() || self.faults.events.past_us() {
             return false;
         }
         let _signals = SignalsBlocked::new();
@@ -59,7 +48,7 @@ impl Pager {
 
     fn copy_by_borrowed_tools(&self, address: usize, page: &mut Page) -> Copied {
         let Some(_inside) = self.gate.try_worker() else { return Copied::No };
-        let Some(tools) = self.ahead.borrow_tools(self) else { return Copied::No };
+        let Some(tools) = self.faults.run_tools.borrow_tools(self) else { return Copied::No };
         // SAFETY: taken out of its place, so nobody else has it.
         let tools = unsafe { &mut *tools.tools };
         self.copy_aside(address, page, (&mut tools.scratch, &mut tools.stored), false)
@@ -94,30 +83,5 @@ impl Pager {
             Ok(_) => Copied::Yes,
             Err(copied) => copied,
         }
-    }
-
-    /// Decompresses an evicted page without claiming it, as somebody who holds the lock of its
-    /// store. Gives its word and its tier.
-    pub(super) fn decode_evicted(
-        &self,
-        store: &RegionStore,
-        word: &PageWord,
-        page: &mut Page,
-        (scratch, stored): (&mut Scratch, &mut ReadBuffer),
-        from_files: bool,
-    ) -> Result<(Snapshot, u8), Copied> {
-        let found = word.load();
-        if !found.is(State::Evicted) {
-            return Err(Copied::No);
-        }
-        let location = Location::from_bits(found.payload());
-        let number = store.tier_of(location).ok_or(Copied::No)?;
-        let tier = self.tiers.get(usize::from(number)).ok_or(Copied::No)?;
-        if tier.files().is_some() && !from_files {
-            return Err(Copied::InFile);
-        }
-        let encoded = store.page(location, stored).map_err(|_| Copied::No)?;
-        tier.decode(encoded, page, scratch).map_err(|_| Copied::No)?;
-        Ok((found, number))
     }
 }

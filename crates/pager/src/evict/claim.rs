@@ -1,0 +1,246 @@
+//! Which pages of a region are claimed, in memory that is registered; and regions of which the
+//! kernel moves none.
+
+use crate::evict::evictor::{Claimed, EvictOutcome, Evictor, Verdict, leaves};
+use crate::pages::mm::Mm;
+use crate::pages::table::{Entry, REGION};
+use crate::pages::word::{PageWord, Snapshot};
+use std::ops::Range;
+use std::sync::atomic::Ordering::*;
+use terrace_os::{self as sys, Errno, PAGE, Run};
+
+/// First wait after the kernel refused to move pages of a region, ms; doubles up to 2^7.
+const REFUSED_MS: u64 = 100;
+/// Beyond this share of `vm.max_map_count`, ranges are registered in long runs, so that the
+/// program never meets that limit. Each of ours may be two of the kernel's: half of the limit is a
+/// quarter here.
+const MAPPINGS_SHARE: usize = 4;
+const LONG_RUN: usize = 64 << 20;
+/// Pages so far apart are write-protected together, with those between them, each of which may cost
+/// its next writer 1 µs. A call more interrupts the other CPUs: 14 µs here, and 6 on each of those
+/// in a virtual machine (docs/notes/2026-11-27-where-a-fault-goes.md).
+const WATCH_GAP: usize = 16 * PAGE;
+
+impl Evictor {
+    /// Claims up to `limit` present pages among `pages` of the region, as `judge` says, and adds
+    /// them to `claimed`. Registers their range if need be. Returns where it stopped.
+    #[allow(clippy::too_many_arguments)] // Reason: what it works on, what it looks for, and where to put it.
+    pub(crate) fn claim(
+        &mut self,
+        mm: &Mm,
+        entry: &Entry,
+        limit: usize,
+        pages: Range<usize>,
+        taken: &mut EvictOutcome,
+        judge: impl Fn(Snapshot, Option<bool>) -> Verdict,
+        claimed: &mut Vec<Claimed>,
+    ) -> usize {
+        let watches = mm.descriptors.watches.load(Relaxed);
+        let base = entry.region.address();
+        let pieces =
+            mm.ranges.lock().overlapping(base + pages.start * PAGE, base + pages.end * PAGE);
+        let pagemap = mm.descriptors.pagemap.load(Relaxed);
+        let now_ms = sys::now_ns() / 1_000_000;
+        let stopped = 'pieces: {
+            for piece in pieces.iter().filter(|piece| piece.attributes.may_leave()) {
+                let scan = if watches { sys::scan_watched } else { sys::scan_present };
+                let Ok((count, _)) = scan(pagemap, piece.start, piece.end, &mut self.runs) else {
+                    continue;
+                };
+                let mut registered = piece.attributes.registered;
+                for run in &self.runs[..count] {
+                    for address in (run.start as usize..run.end as usize).step_by(PAGE) {
+                        if claimed.len() == limit {
+                            break 'pieces (address - base) / PAGE;
+                        }
+                        let word = entry.word(address);
+                        let before = word.load();
+                        if !before.is_present()
+                            || before.is_given_up()
+                            || mm.see_return(entry, address, now_ms)
+                        {
+                            continue;
+                        }
+                        let verdict = judge(before, watches.then(|| run.is_written()));
+                        if matches!(verdict, Verdict::Take | Verdict::Watch(_)) && !registered {
+                            if !register(mm, piece.start, piece.end) {
+                                break;
+                            }
+                            registered = true;
+                        }
+                        // If somebody was faster, he has more to say.
+                        match verdict {
+                            Verdict::Take => {}
+                            Verdict::Leave => continue,
+                            Verdict::Change(to) => {
+                                taken.changed |= word.transition(before, to).is_ok();
+                                continue;
+                            }
+                            Verdict::Watch(to) => {
+                                if word.transition(before, to).is_ok() {
+                                    taken.changed = true;
+                                    self.watch.push(address);
+                                }
+                                continue;
+                            }
+                        }
+                        if word.transition(before, before.moving()).is_ok() {
+                            claimed.push(Claimed { address, before });
+                        }
+                    }
+                }
+            }
+            pages.end
+        };
+        // Under the region's lock, so present but for what is done past the C library. One that is
+        // not protected seems written: it stays.
+        // Between two ranges there may be memory whose writes the program itself tracks.
+        let together = |a: &usize, b: &usize| {
+            b - a <= WATCH_GAP && pieces.iter().any(|piece| piece.start <= *a && *b < piece.end)
+        };
+        for span in self.watch.chunk_by(together) {
+            let (start, end) = (span[0], span[span.len() - 1] + PAGE);
+            let _ = sys::watch_writes(pagemap, start, end, &mut self.runs);
+        }
+        self.watch.clear();
+        stopped
+    }
+}
+
+/// Claims one page that is still on probation. It came back through us; if the kernel `swaps` and
+/// has swapped it out meanwhile, it is out (and before Linux 6.14 UFFDIO_MOVE should not meet such
+/// a page). Looking at each page takes a microsecond: where there is no swap, that the page is
+/// there is left for the move to find out.
+pub(super) fn claim_from_probation(
+    mm: &Mm,
+    entry: &Entry,
+    address: usize,
+    swaps: bool,
+    now_ms: u64,
+) -> Option<Claimed> {
+    mm.ranges.lock().at(address).filter(|range| range.may_leave() && range.registered)?;
+    if swaps && !sys::is_present(mm.descriptors.pagemap.load(Relaxed), address) {
+        return None;
+    }
+    let word = entry.word(address);
+    let before = word.load();
+    let claimed = matches!(leaves(before, now_ms), Verdict::Take)
+        && word.transition(before, before.moving()).is_ok();
+    claimed.then_some(Claimed { address, before })
+}
+
+/// Ends the mover's claim on a page.
+pub(super) fn settle(mm: &Mm, word: &PageWord, before: Snapshot, to: Snapshot) {
+    settle_from(mm, word, before.moving(), to);
+}
+
+pub(super) fn settle_from(mm: &Mm, word: &PageWord, from: Snapshot, to: Snapshot) {
+    mm.check(
+        word.transition(from, to).is_ok(),
+        "a claimed page word is changed by its claimant only",
+    );
+}
+
+/// Registers a piece of a managed range with its shard's userfaultfd. False if the kernel will not
+/// have it: not now, or (then it is no longer evictable) not at all.
+fn register(mm: &Mm, start: usize, end: usize) -> bool {
+    let mut ranges = mm.ranges.lock();
+    let (mut from, mut to) = (start, end);
+    if ranges.len() > mm.descriptors.mappings_max.load(Relaxed) / MAPPINGS_SHARE {
+        // Few mappings are left: take the whole neighbourhood that is managed alike.
+        let run = start / LONG_RUN * LONG_RUN;
+        let pieces = ranges.overlapping(run, run + LONG_RUN);
+        // Only our region is locked; but of a piece that is not registered nothing is out (see
+        // `Pager::manage`).
+        if let Some(piece) = pieces.iter().find(|p| p.start <= start && start < p.end) {
+            (from, to) = (piece.start, piece.end);
+        }
+    }
+    let done = sys::uffd_register(mm.uffd_of(start), from, to - from, mm.write_protects());
+    if done.is_ok() {
+        sys::keep_from_children(from, to - from);
+    }
+    ranges.update(from, to, |attributes| match done {
+        Ok(()) => attributes.registered = true,
+        // Of memory or of mappings: another time perhaps.
+        Err(Errno::ENOMEM) => {}
+        Err(_) => attributes.evictable = false,
+    });
+    done.is_ok()
+}
+
+impl Mm {
+    /// A page that is there turned out not to be registered, although it was believed to be. What
+    /// was managed there went past us (an unmapping by an instruction of the program's own),
+    /// and what came is not ours: a small mapping, a thread's stack, a library. It is managed
+    /// no longer, with all of its kind in the region, as far as the kernel tells. What may be
+    /// stored there is nobody's: it goes when memory is managed there again.
+    pub(super) fn disown(&self, address: usize) {
+        let base = address / REGION * REGION;
+        let mut disowned = false;
+        if self.descriptors.watches.load(Relaxed) {
+            disowned = self.disown_unregistered(base, base + REGION);
+        }
+        if !disowned {
+            self.disown_run(address, address + PAGE);
+        }
+    }
+
+    /// Gives up what is believed to be registered in `start..end`, and is something else. True if
+    /// there was any. Only where `Descriptors::watches` is set can the kernel be asked.
+    pub(crate) fn disown_unregistered(&self, start: usize, end: usize) -> bool {
+        let pagemap = self.descriptors.pagemap.load(Relaxed);
+        let mut runs = [Run::default(); 16];
+        let mut disowned = false;
+        let believed = self.ranges.lock().overlapping(start, end);
+        for range in believed.into_iter().filter(|range| range.attributes.registered) {
+            let mut from = range.start;
+            while from < range.end {
+                let Ok((count, walked)) =
+                    sys::scan_unregistered(pagemap, from, range.end, &mut runs)
+                else {
+                    break;
+                };
+                for run in &runs[..count] {
+                    disowned |= self.disown_run(run.start as usize, run.end as usize);
+                }
+                from = walked.max(from + PAGE);
+            }
+        }
+        disowned
+    }
+
+    /// Gives up `start..end`, which is not registered. Not what is not believed to be: it may have
+    /// been mapped since we looked, and is the program's.
+    fn disown_run(&self, start: usize, end: usize) -> bool {
+        let mut ranges = self.ranges.lock();
+        let mut believed = ranges.overlapping(start, end);
+        believed.retain(|range| range.attributes.registered);
+        for range in &believed {
+            ranges.remove(range.start, range.end);
+        }
+        drop(ranges);
+        self.uncount(&believed);
+        !believed.is_empty()
+    }
+}
+
+/// Leaves a region alone for a growing time if the kernel refused to move most of its pages.
+pub(crate) fn note_refusals(entry: &Entry, taken: &EvictOutcome) {
+    if taken.refused * 2 >= taken.eligible.max(1) {
+        let now_ms = sys::now_ns() / 1_000_000;
+        let doublings = entry.region.refusals.load(Relaxed).min(7);
+        entry.region.refusals.store(doublings + 1, Relaxed);
+        entry
+            .region
+            .refused_until
+            .store(((now_ms + (REFUSED_MS << doublings)) / 16) as u32, Relaxed);
+    } else if taken.evicted > 0 {
+        entry.region.refusals.store(0, Relaxed);
+    }
+}
+
+/// Whether a region's refusal is still fresh.
+pub(crate) fn is_refused(entry: &Entry, now_ms: u64) -> bool {
+    entry.region.refused_until.load(Relaxed).wrapping_sub((now_ms / 16) as u32) as i32 > 0
+}

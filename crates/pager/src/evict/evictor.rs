@@ -1,0 +1,210 @@
+//! What the mover evicts with, and what is asked of it.
+
+use crate::evict::auto::Auto;
+use crate::evict::gauge::Gauge;
+use crate::evict::training::TrainingSet;
+use crate::fault::buffers::{PageBuffer, Tools};
+use crate::pages::mm::Mm;
+use crate::pages::staging::BATCH;
+use crate::pages::table::REGION;
+use crate::pages::word::Snapshot;
+use crate::settings::Eviction;
+use std::collections::VecDeque;
+use terrace_os::{self as sys, Fd, PAGE, Run};
+use terrace_policy::victims::{FLOOR_MS, Passed, Writes, passed};
+use terrace_tiers::{Location, PAGE_BYTES};
+
+/// How long a page that did not compress is left alone, ms; doubles each time, as far as a tick can
+/// tell.
+const INCOMPRESSIBLE_MS: u64 = 5_000;
+
+/// Which pages of a region to take.
+#[derive(Clone, Copy)]
+pub(crate) struct EvictRequest {
+    /// At most so many.
+    pub pages: usize,
+    /// See [`passed`].
+    pub pressure: u32,
+    /// Take anything present, compressible or not: for stress.
+    pub anything: bool,
+    /// The tier to move into first; denser ones follow where a page does not compress.
+    pub tier: usize,
+    /// Start looking at this page of the region (0–511).
+    pub from: usize,
+}
+
+impl EvictRequest {
+    /// What becomes of a resident page. `written`: see [`Run::is_written`]; `None` where that
+    /// cannot be known.
+    pub fn judge(&self, word: Snapshot, written: Option<bool>, now_ms: u64) -> Verdict {
+        if self.anything {
+            return Verdict::Take;
+        }
+        if stays(word, now_ms) {
+            return Verdict::Leave;
+        }
+        let writes = match written {
+            None => Writes::Unknowable,
+            // It was left alone for long enough.
+            Some(_) if word.is_incompressible() => Writes::Unknowable,
+            Some(_) if !word.is_watched() => Writes::Unwatched,
+            Some(false) => Writes::None,
+            Some(true) => Writes::Some,
+        };
+        match passed(word.returns(), word.is_on_probation(), writes, self.pressure) {
+            Passed::Take => Verdict::Take,
+            Passed::Leave => Verdict::Leave,
+            Passed::Returns(returns) => Verdict::Change(word.with_returns(returns)),
+            Passed::Watch => Verdict::Watch(word.watched()),
+        }
+    }
+}
+
+/// What is to become of a resident page.
+pub(crate) enum Verdict {
+    Take,
+    Leave,
+    /// It stays, with another word.
+    Change(Snapshot),
+    /// And is write-protected, to see whether it is written.
+    Watch(Snapshot),
+}
+
+/// Pages that stay whoever needs room: no pressure makes a page compressible, only time may, by
+/// changing it; and what was touched just now is in use.
+fn stays(word: Snapshot, now_ms: u64) -> bool {
+    let stay_ms =
+        if word.is_incompressible() { INCOMPRESSIBLE_MS << word.tries() } else { FLOOR_MS };
+    word.age_ms(now_ms) < stay_ms
+}
+
+/// What becomes of a page whose time on probation is over.
+pub(crate) fn leaves(word: Snapshot, now_ms: u64) -> Verdict {
+    if word.is_on_probation() && !stays(word, now_ms) { Verdict::Take } else { Verdict::Leave }
+}
+
+/// What became of an attempt.
+#[derive(Default, Clone, Copy)]
+pub(crate) struct EvictOutcome {
+    /// Pages now in a compressed tier.
+    pub evicted: u32,
+    /// Pages the kernel would not move, or did not find any more.
+    pub refused: u32,
+    /// Pages that were eligible.
+    pub eligible: u32,
+    /// Some may be taken in the next round.
+    pub changed: bool,
+    /// The page of the region to go on with; the first behind it if there is none.
+    pub next: usize,
+}
+
+pub(crate) struct Claimed {
+    pub(super) address: usize,
+    /// The word before the claim.
+    pub(super) before: Snapshot,
+}
+
+pub(crate) struct Staged {
+    pub(super) address: usize,
+    /// The word as we left it.
+    pub(super) word: Snapshot,
+    pub(super) slot: usize,
+    /// The page's copy of when it came back, ours since the claim.
+    pub(super) copy: Option<Location>,
+}
+
+pub(crate) struct Probe {
+    pub(super) region: u32,
+    pub(super) chunk: usize,
+    pub(super) staged: Vec<Staged>,
+    pub(super) since_ns: u64,
+}
+
+/// What the mover evicts with. Owned by its thread.
+pub(crate) struct Evictor {
+    pub tools: Tools,
+    /// What `--verify` decompresses into.
+    pub(super) read_back: Box<PageBuffer>,
+    pub(crate) runs: Box<[Run]>,
+    /// Pages that the hand wants to watch from now on.
+    pub(super) watch: Vec<usize>,
+    /// Those of the batch under way: an allocation is four system calls (see
+    /// `terrace_unmanaged_malloc`).
+    pub(super) claimed: Vec<Claimed>,
+    pub(super) staged: Vec<Staged>,
+    /// A descriptor of this process, for [`sys::page_out`]; −1 without a tier for it.
+    pub(crate) own_process: Fd,
+    pub(super) probes: VecDeque<Probe>,
+    pub(super) free_chunks: Vec<usize>,
+    pub(super) locations: Vec<Location>,
+    /// From where to where pages of an extent were packed, sorted.
+    pub(super) packed: Vec<(u64, u64)>,
+    /// For each tier, the compression ratio of pages for which it was the first choice. Pages that
+    /// another tier refused do not count.
+    pub encoded: Vec<Ratio>,
+    /// For each tier, the pages collected for its codec to learn from.
+    pub(super) training: Vec<TrainingSet>,
+    /// The measurements behind `--tiers auto`; `None` without that setting.
+    pub auto: Option<Auto>,
+    /// How pages compress in each tier; `None` without `--placement`.
+    pub gauge: Option<Gauge>,
+    /// Work since others had the processor: see `BREATH` in store.rs.
+    pub(super) without_breath: usize,
+    /// When a fault from the kernel's swap was measured last.
+    pub(crate) swap_measured_ns: u64,
+    /// When to look for pinned pages next (`dma.rs`), and never for UFFDIO_MOVE.
+    pub(super) look_ns: u64,
+}
+
+/// Encoded bytes for each byte, of late.
+#[derive(Default)]
+pub(crate) struct Ratio {
+    pages: u32,
+    bytes: u32,
+}
+
+impl Ratio {
+    /// Believed from so many pages on; of those longer ago than 32 times as many, half are
+    /// forgotten.
+    const PAGES: u32 = 256;
+
+    pub(super) fn count(&mut self, bytes: usize) {
+        if self.pages == 32 * Self::PAGES {
+            self.pages /= 2;
+            self.bytes /= 2;
+        }
+        self.pages += 1;
+        self.bytes += bytes as u32;
+    }
+
+    /// The ratio, once it is known.
+    pub fn known(&self) -> Option<f64> {
+        (self.pages >= Self::PAGES)
+            .then(|| f64::from(self.bytes) / (f64::from(self.pages) * PAGE as f64))
+    }
+}
+
+impl Evictor {
+    pub fn new(mm: &Mm) -> Self {
+        Evictor {
+            tools: Tools::new(),
+            read_back: Box::new(PageBuffer([0; PAGE_BYTES])),
+            runs: vec![Run::default(); REGION / PAGE].into(),
+            watch: Vec::with_capacity(REGION / PAGE),
+            claimed: Vec::with_capacity(BATCH),
+            staged: Vec::with_capacity(BATCH),
+            own_process: mm.swap().and_then(|_| sys::own_process().ok()).unwrap_or(-1),
+            probes: VecDeque::new(),
+            free_chunks: (0..mm.staging.probe_chunks()).collect(),
+            locations: Vec::new(),
+            packed: Vec::new(),
+            encoded: mm.tiers.iter().map(|_| Ratio::default()).collect(),
+            training: mm.tiers.iter().map(|_| TrainingSet::new()).collect(),
+            auto: Auto::new(mm),
+            gauge: mm.settings.placement.model().map(|_| Gauge::new(&mm.tiers)),
+            without_breath: 0,
+            swap_measured_ns: 0,
+            look_ns: if mm.settings.evict == Eviction::WriteProtect { 0 } else { u64::MAX },
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! What is stored already goes into another tier, and what is left of a region's extents together.
+
+use crate::evict::claim::settle_from;
+use crate::evict::evictor::Evictor;
+use crate::evict::store::{accepts, reads_back};
+use crate::pages::mm::Mm;
+use crate::pages::table::{Entry, REGION};
+use crate::pages::word::{PageWord, Snapshot, State};
+use std::sync::atomic::Ordering::*;
+use terrace_os::PAGE;
+use terrace_tiers::{Encoded, Encoding, Location, PoolError, RegionStore};
+
+impl Evictor {
+    /// Packs those of the region's extents together that are `wanted`.
+    pub(crate) fn repack(
+        &mut self,
+        mm: &Mm,
+        entry: &Entry,
+        wanted: fn(&RegionStore) -> Option<u8>,
+    ) {
+        let mut store = entry.region.store.lock();
+        while let Some(extent) = wanted(&store) {
+            // A page that is being restored still has bytes here, at a place its handler knows: not
+            // now.
+            if entry.words.iter().any(|word| word.load().is(State::Restoring)) {
+                return;
+            }
+            let in_extent =
+                |word: Snapshot| word.stored().filter(|location| location.extent == extent);
+            self.locations.clear();
+            self.locations.extend(entry.words.iter().filter_map(|word| in_extent(word.load())));
+            self.packed.clear();
+            self.packed.extend(self.locations.iter().map(|from| (from.to_bits(), 0)));
+            match store.repack(&mm.tiers, extent, &mut self.locations) {
+                Ok(()) => {}
+                // A file without space, or unreadable: everything is as before. Who needs an
+                // unreadable page will find out.
+                Err(PoolError::Medium { .. } | PoolError::Read(_) | PoolError::NoMemory) => return,
+                Err(_) => {
+                    mm.check(false, "an extent's live pages are those of the page words");
+                    return;
+                }
+            }
+            self.packed
+                .iter_mut()
+                .zip(&self.locations)
+                .for_each(|(moved, to)| moved.1 = to.to_bits());
+            self.packed.sort_unstable();
+            for word in entry.words {
+                let found = word.load();
+                if in_extent(found).is_some()
+                    && let Ok(index) =
+                        self.packed.binary_search_by_key(&found.payload(), |(from, _)| *from)
+                {
+                    settle_from(mm, word, found, found.stored_at(self.packed[index].1));
+                }
+            }
+        }
+    }
+
+    /// Recompresses a region's pages from sparser tiers into the densest. Returns the bytes gained
+    /// (packed).
+    pub(crate) fn recompress_densest(&mut self, mm: &Mm, entry: Entry) -> u64 {
+        let Some(densest) = mm.densest_own() else { return 0 };
+        self.recompress(mm, entry, densest, Which::Denser).gained_bytes
+    }
+
+    /// Moves what is stored of a region into the tier `to`, one of ours. Pages that do not compress
+    /// there stay where they are.
+    pub(crate) fn recompress(
+        &mut self,
+        mm: &Mm,
+        entry: Entry,
+        to: usize,
+        which: Which,
+    ) -> Recompressed {
+        let if_denser = which == Which::Denser;
+        let mut done = Recompressed::default();
+        if !accepts(&mm.tiers[to]) {
+            return done;
+        }
+        for address in (0..REGION / PAGE).map(|i| entry.region.address() + i * PAGE) {
+            // A fork does not wait for the rest.
+            if mm.pause_asked() {
+                break;
+            }
+            let word = entry.word(address);
+            if !word.load().is(State::Evicted) {
+                continue;
+            }
+            let _inside = mm.gate.worker();
+            let mut store = entry.region.store.lock();
+            let found = word.load();
+            if !found.is(State::Evicted) {
+                continue;
+            }
+            let old = Location::from_bits(found.payload());
+            let is_meant = |from: &usize| *from != to && which.is_in(*from);
+            let Some(from) = store.tier_of(old).map(usize::from).filter(is_meant) else {
+                continue;
+            };
+            let gains_nothing = if_denser && mm.tiers[from].leaves_dram();
+            // A repeated pattern takes no memory anywhere.
+            let stays = old.encoding == Encoding::Same && !matches!(which, Which::In(_));
+            if gains_nothing || stays {
+                continue;
+            }
+            let old_len = u64::from(old.len);
+            match self.copied(mm, &mut store, old, to, if_denser) {
+                Copied::To(new) => {
+                    let len = if mm.tiers[to].leaves_dram() { 0 } else { new.len.into() };
+                    if settle_moved(mm, &mut store, word, found, new) {
+                        done.count(mm, to > from, old_len, len);
+                    }
+                    continue;
+                }
+                Copied::Useless => continue,
+                Copied::Refused => return done,
+                Copied::OtherCodec => {}
+            }
+            let page = &mut self.tools.page.0;
+            if let Err(e) =
+                mm.decode(&store, old, page, (&mut self.tools.scratch, &mut self.tools.stored))
+            {
+                // Whoever touches it will be told; until then nobody has been given wrong bytes.
+                mm.freeze(&format!("page {address:#x} cannot be restored: {e}"));
+                return done;
+            }
+            let encoded = mm.tiers[to].encode(page, &mut self.tools.scratch);
+            // Of DRAM.
+            let len = if mm.tiers[to].leaves_dram() { 0 } else { encoded.bytes.len() as u64 };
+            // Moving for less than an eighth is not worth a slower fault.
+            let too_little = if_denser && len * 8 > old_len * 7;
+            if too_little || encoded.encoding == Encoding::Raw && len > 0 {
+                continue;
+            }
+            let new = match store.insert(&mm.tiers, to as u8, encoded) {
+                Ok(new) => new,
+                Err(refusal) => {
+                    mm.note_refusal(to, &refusal);
+                    return done;
+                }
+            };
+            let with = (&mut self.tools.scratch, &mut self.tools.stored);
+            if !reads_back(mm, &mut store, new, address, page, &mut self.read_back.0, with) {
+                return done;
+            }
+            self.training[to].offer(&mm.tiers[to], page);
+            if settle_moved(mm, &mut store, word, found, new) {
+                done.count(mm, to > from, old_len, len);
+            }
+        }
+        let _inside = mm.gate.worker();
+        let _region = mm.table.lock(&entry);
+        self.repack(mm, &entry, RegionStore::wants_repack);
+        done
+    }
+
+    /// Copies what is stored of a page into the tier `to`, if that keeps it in the same form: not
+    /// with `--verify`, which compares pages.
+    fn copied(
+        &mut self,
+        mm: &Mm,
+        store: &mut RegionStore,
+        old: Location,
+        to: usize,
+        if_denser: bool,
+    ) -> Copied {
+        let Some(from) = store.tier_of(old).map(usize::from) else { return Copied::Useless };
+        let into = &mm.tiers[to];
+        if mm.settings.verify || !into.reads(&mm.tiers[from]) {
+            return Copied::OtherCodec;
+        }
+        // In DRAM the same bytes are about as many, and a page that is not compressed saves none.
+        let in_dram = !into.leaves_dram();
+        let as_many = if_denser && !mm.tiers[from].leaves_dram();
+        if in_dram && (as_many || old.encoding == Encoding::Raw) {
+            return Copied::Useless;
+        }
+        let Ok(found) = store.page(old, &mut self.tools.stored) else { return Copied::OtherCodec };
+        let page = &mut self.tools.page.0;
+        let bytes = &mut page[..found.bytes.len()];
+        bytes.copy_from_slice(found.bytes);
+        let encoded = Encoded { encoding: found.encoding, checksum: found.checksum, bytes };
+        match store.insert(&mm.tiers, to as u8, encoded) {
+            Ok(new) => Copied::To(new),
+            Err(refusal) => {
+                mm.note_refusal(to, &refusal);
+                Copied::Refused
+            }
+        }
+    }
+
+    /// Gives back what pages of the region that came back have left of its pool.
+    pub(crate) fn tidy(&mut self, mm: &Mm, entry: &Entry) {
+        let _inside = mm.gate.worker();
+        let _region = mm.table.lock(entry);
+        self.repack(mm, entry, RegionStore::wastes);
+    }
+}
+
+/// What became of stored bytes that were to be copied to another tier.
+enum Copied {
+    To(Location),
+    /// It would gain nothing.
+    Useless,
+    /// The tier has no room.
+    Refused,
+    /// The tier keeps pages in another form: decompress and compress.
+    OtherCodec,
+}
+
+/// A page's bytes are at `new` too: from now on only there. False if the page was discarded
+/// meanwhile: then they are in neither place.
+fn settle_moved(
+    mm: &Mm,
+    store: &mut RegionStore,
+    word: &PageWord,
+    found: Snapshot,
+    new: Location,
+) -> bool {
+    let moved = word.transition(found, found.with(State::Evicted, new.to_bits())).is_ok();
+    // States of evicted pages change under the store's lock otherwise.
+    let gone = if moved { Location::from_bits(found.payload()) } else { new };
+    mm.check(store.remove(&mm.tiers, gone).is_ok(), "a moved page's old bytes are there");
+    moved
+}
+
+/// What came of [`Evictor::recompress`].
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Recompressed {
+    /// Pages that are in the new tier now.
+    pub pages: u32,
+    /// Encoded bytes that DRAM has less of.
+    pub gained_bytes: u64,
+}
+
+impl Recompressed {
+    /// A page's `from` encoded bytes in DRAM have become `to`; `demoted`: in a colder tier.
+    fn count(&mut self, mm: &Mm, demoted: bool, from: u64, to: u64) {
+        if demoted {
+            mm.account.demoted_pages.fetch_add(1, Relaxed);
+        }
+        self.pages += 1;
+        self.gained_bytes += from.saturating_sub(to);
+    }
+}
+
+/// What of a region is recompressed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Which {
+    /// All that is stored in other tiers.
+    All,
+    /// Only what takes an eighth less of DRAM in the new one.
+    Denser,
+    /// What is in one tier.
+    In(usize),
+}
+
+impl Which {
+    fn is_in(self, tier: usize) -> bool {
+        match self {
+            Which::All | Which::Denser => true,
+            Which::In(of) => of == tier,
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! Compressed, into pools of our own in memory or files: claim, stage, compress, store.
+
+use crate::evict::claim::{claim_from_probation, is_refused};
+use crate::evict::evictor::{EvictOutcome, EvictRequest, Evictor};
+use crate::evict::routes::route::Route;
+use crate::evict::stage::empty_slots;
+use crate::evict::store::accepts;
+use crate::pages::mm::Mm;
+use crate::pages::staging::BATCH;
+use crate::pages::table::{Entry, REGION};
+use crate::trace::EvictionStep;
+use terrace_os::{self as sys, PAGE};
+use terrace_tiers::Tier;
+
+/// What packed pages take, as a multiple of their encoded bytes.
+const PACKED: f64 = 1.07;
+
+/// Into a tier of ours.
+pub(super) struct Compressed;
+
+impl Route for Compressed {
+    fn accepts(&self, tier: &Tier) -> bool {
+        tier.is_ours() && !tier.is_disabled()
+    }
+
+    fn ratio(&self, evictor: &Evictor, _mm: &Mm, tier: usize) -> Option<f64> {
+        evictor.encoded[tier].known().map(|ratio| (ratio * PACKED).min(1.0))
+    }
+
+    fn evict(
+        &self,
+        evictor: &mut Evictor,
+        mm: &Mm,
+        entry: Entry,
+        wish: EvictRequest,
+    ) -> EvictOutcome {
+        let mut taken = EvictOutcome::default();
+        let mut from = wish.from;
+        evictor.look_for_pins(mm);
+        let now_ms = sys::now_ns() / 1_000_000;
+        while (taken.evicted as usize) < wish.pages && from < REGION / PAGE {
+            let _inside = mm.gate.worker();
+            let _region = mm.table.lock(&entry);
+            if mm.is_frozen() || !mm.tiers[1..].iter().any(accepts) {
+                from = REGION / PAGE;
+                break;
+            }
+            if !mm.has_small_pages(&entry) {
+                taken.refused += 1;
+                from = REGION / PAGE;
+                break;
+            }
+            let limit = BATCH.min(wish.pages - taken.evicted as usize);
+            let (mut claimed, mut staged) =
+                (std::mem::take(&mut evictor.claimed), std::mem::take(&mut evictor.staged));
+            from = mm.trace.evicting(EvictionStep::Scan, || {
+                let judge = |word, written| wish.judge(word, written, now_ms);
+                evictor.claim(
+                    mm,
+                    &entry,
+                    limit,
+                    from..REGION / PAGE,
+                    &mut taken,
+                    judge,
+                    &mut claimed,
+                )
+            });
+            taken.eligible += claimed.len() as u32;
+            mm.trace.evicting(EvictionStep::Move, || {
+                evictor.stage(mm, &entry, &claimed, 0, &mut taken, &mut staged)
+            });
+            taken.evicted += evictor.store(mm, &entry, &staged, 0, claimed.len(), Some(wish));
+            claimed.clear();
+            staged.clear();
+            (evictor.claimed, evictor.staged) = (claimed, staged);
+            mm.tell_progress();
+            // Shared with a child, most likely all of it: not a whole region of refusals.
+            if taken.refused as usize >= BATCH / 2 && taken.refused > taken.evicted {
+                from = REGION / PAGE;
+            }
+        }
+        taken.next = from;
+        taken
+    }
+
+    fn end_probation(
+        &self,
+        evictor: &mut Evictor,
+        mm: &Mm,
+        pages: &[u32],
+        tier: usize,
+        report: &mut dyn FnMut(u32),
+    ) {
+        evictor.look_for_pins(mm);
+        let _inside = mm.gate.worker();
+        let now_ms = sys::now_ns() / 1_000_000;
+        let wish = EvictRequest { pages: 1, pressure: 0, anything: false, tier, from: 0 };
+        let possible = !mm.is_frozen() && mm.tiers[1..].iter().any(accepts);
+        let swaps = sys::has_swap();
+        let mut slot = 0;
+        let mut staged = std::mem::take(&mut evictor.staged);
+        for number in pages.iter().take(BATCH) {
+            let (entry, address) = mm.table.page(*number);
+            let word = entry.word(address);
+            if !word.load().is_on_probation() {
+                continue;
+            }
+            let _region = mm.table.lock(&entry);
+            if possible && !is_refused(&entry, now_ms) && mm.has_small_pages(&entry) {
+                let claimed = mm.trace.evicting(EvictionStep::Scan, || {
+                    claim_from_probation(mm, &entry, address, swaps, now_ms)
+                });
+                let mut taken = EvictOutcome::default();
+                let claimed = claimed.as_slice();
+                mm.trace.evicting(EvictionStep::Move, || {
+                    evictor.stage(mm, &entry, claimed, slot, &mut taken, &mut staged)
+                });
+                slot += staged.len();
+                if evictor.store(mm, &entry, &staged, 0, 0, Some(wish)) > 0 {
+                    report(entry.number);
+                }
+                staged.clear();
+            }
+            // If it could not leave.
+            mm.end_probation(&entry, address);
+        }
+        evictor.staged = staged;
+        if slot > 0 {
+            empty_slots(mm, 0, slot);
+        }
+        mm.tell_progress();
+    }
+}

@@ -1,0 +1,36 @@
+//! What is different about each way for pages out of DRAM.
+
+use crate::evict::evictor::{EvictOutcome, EvictRequest, Evictor};
+use crate::pages::mm::Mm;
+use crate::pages::table::Entry;
+use terrace_tiers::Tier;
+
+/// A way for pages out of DRAM, one for each kind of tier. A further kind is a file with one of
+/// these and a row in [`route_of`](super::route_of).
+pub(crate) trait Route: Sync {
+    /// Whether single pages may leave this way at present.
+    fn accepts(&self, tier: &Tier) -> bool;
+
+    /// DRAM that a byte of the program's takes in the tier `tier`, once that is known.
+    fn ratio(&self, evictor: &Evictor, mm: &Mm, tier: usize) -> Option<f64>;
+
+    /// Evicts pages of a region as `request` says, into its tier, which takes pages.
+    fn evict(
+        &self,
+        evictor: &mut Evictor,
+        mm: &Mm,
+        entry: Entry,
+        request: EvictRequest,
+    ) -> EvictOutcome;
+
+    /// Evicts pages whose probation is over, by their numbers, into the tier `tier`; `report` gets
+    /// the region of each that went. What cannot leave stays, off probation.
+    fn end_probation(
+        &self,
+        evictor: &mut Evictor,
+        mm: &Mm,
+        pages: &[u32],
+        tier: usize,
+        report: &mut dyn FnMut(u32),
+    );
+}

@@ -1,0 +1,71 @@
+//! Splitting huge pages before single pages leave them.
+
+use crate::pages::mm::Mm;
+use crate::pages::table::{Entry, REGION, REGION_PAGES};
+use std::sync::atomic::Ordering::*;
+use terrace_os::{self as sys, Errno, PAGE, Run};
+
+impl Mm {
+    /// Whether single pages can be taken out of a region, which is locked: one that was made huge
+    /// is split. Not while it is pinned or shared with a child. In a thread of ours, for the
+    /// page map is among our descriptors; the program's ask for [`Pager::split_range`](crate::Pager::split_range).
+    pub(crate) fn has_small_pages(&self, entry: &Entry) -> bool {
+        if !entry.is_huge() {
+            return true;
+        }
+        let pagemap = self.descriptors.pagemap.load(Relaxed);
+        let base = entry.region.address();
+        let is_whole = sys::huge_bytes(pagemap, base, base + REGION) == Ok(REGION);
+        let is_ours =
+            || (0..REGION_PAGES).all(|page| sys::mapped_exclusively(pagemap, base + page * PAGE));
+        if !(is_whole || is_ours() && self.collapse(base)) {
+            return false;
+        }
+        // The kernel may find a pin when it has taken the mapping apart already, and the huge page
+        // stays: then it counts a failure.
+        let failed_before = sys::failed_splits();
+        // SAFETY: changes no contents.
+        let advised = unsafe { sys::advise(base, PAGE, libc::MADV_COLD) };
+        let split = advised.is_ok()
+            && self.is_kept_small(base)
+            && failed_before.is_some()
+            && sys::failed_splits() == failed_before;
+        if split {
+            entry.region.huge.store(0, Relaxed);
+            self.account.huge_split.fetch_add(1, Relaxed);
+        }
+        split
+    }
+
+    /// Whether the region at `base` is one huge page now, that is, was made one.
+    pub(crate) fn collapse(&self, base: usize) -> bool {
+        // SAFETY: neither changes contents. The flag is up, so that nothing is moved out of the
+        // region before it is split.
+        unsafe {
+            let made = sys::advise(base, REGION, libc::MADV_HUGEPAGE)
+                .and_then(|()| sys::advise(base, REGION, sys::MADV_COLLAPSE));
+            // If that fails, splitting tries it again.
+            let _ = sys::advise(base, REGION, libc::MADV_NOHUGEPAGE);
+            made.is_ok()
+        }
+    }
+
+    /// Whether there is no huge page at `base`, and the kernel makes none unasked.
+    pub(crate) fn is_kept_small(&self, base: usize) -> bool {
+        // SAFETY: changes no contents.
+        let kept = unsafe { sys::advise(base, REGION, libc::MADV_NOHUGEPAGE) };
+        kept.is_ok()
+            && sys::huge_bytes(self.descriptors.pagemap.load(Relaxed), base, base + REGION) == Ok(0)
+    }
+
+    pub(crate) fn present_bytes(&self, base: usize) -> Result<usize, Errno> {
+        let mut runs = [Run::default(); 8];
+        let (count, _) = sys::scan_present(
+            self.descriptors.pagemap.load(Relaxed),
+            base,
+            base + REGION,
+            &mut runs,
+        )?;
+        Ok(runs[..count].iter().map(Run::bytes).sum())
+    }
+}

@@ -1,0 +1,231 @@
+//! Pages that are claimed leave the page table: into staging slots by UFFDIO_MOVE, or on old
+//! kernels write-protected, copied and discarded.
+
+use crate::evict::claim::settle;
+use crate::evict::dma;
+use crate::evict::evictor::{Claimed, EvictOutcome, Evictor, Staged};
+use crate::pages::mm::Mm;
+use crate::pages::table::Entry;
+use crate::pages::word::State;
+use crate::settings::Eviction;
+use crate::trace::EvictionStep;
+use std::sync::atomic::Ordering::*;
+use std::time::Duration;
+use terrace_os::{self as sys, Errno, PAGE};
+
+/// Least time between looks for pinned pages, ns; and how many times the processor time of one.
+const LOOK_EVERY_NS: u64 = 5_000_000;
+const LOOK_SHARE: u64 = 20;
+
+/// What became of a run of claimed pages.
+struct RunOutcome {
+    /// So many of its first pages went.
+    pages: usize,
+    /// The next one is not mapped any more; else it stays.
+    is_gone: bool,
+}
+
+impl RunOutcome {
+    fn of(pages: usize) -> RunOutcome {
+        RunOutcome { pages, is_gone: false }
+    }
+}
+
+impl Evictor {
+    /// Freezes the pager when the program may have pages pinned that this way of evicting would
+    /// tear from under a device.
+    pub(crate) fn look_for_pins(&mut self, mm: &Mm) {
+        if sys::now_ns() < self.look_ns {
+            return;
+        }
+        // Not by the clock: time in which others had the processor must not put the next look off.
+        let before_ns = sys::thread_cpu_ns();
+        if let Some(sign) = dma::sign() {
+            mm.freeze(&format!(
+                "the program uses {sign}, which may pin pages: write-protect and discard (--evict wp) is not safe beside it"
+            ));
+        }
+        let cost_ns = sys::thread_cpu_ns() - before_ns;
+        self.look_ns = sys::now_ns() + LOOK_EVERY_NS.max(cost_ns * LOOK_SHARE);
+    }
+
+    /// Moves claimed pages into staging slots, run by run, and adds them to `staged`: the first of
+    /// those is in `slot`.
+    pub(crate) fn stage(
+        &mut self,
+        mm: &Mm,
+        entry: &Entry,
+        claimed: &[Claimed],
+        slot: usize,
+        taken: &mut EvictOutcome,
+        staged: &mut Vec<Staged>,
+    ) {
+        mm.check(
+            claimed.is_empty() || !entry.is_huge(),
+            "a huge page is split before anything is moved out of it",
+        );
+        let (mut index, mut refused) = (0, 0);
+        while index < claimed.len() {
+            let run = claimed[index..]
+                .iter()
+                .enumerate()
+                .take_while(|(i, c)| c.address == claimed[index].address + i * PAGE)
+                .count();
+            let slot = slot + staged.len();
+            let RunOutcome { pages: moved, is_gone } = match mm.settings.evict {
+                Eviction::Move => self.move_run(mm, claimed[index].address, slot, run),
+                Eviction::WriteProtect => self.copy_run(mm, claimed[index].address, slot, run),
+            };
+            for (i, page) in claimed[index..index + moved].iter().enumerate() {
+                let word = page.before.moving().with(State::Staged, (slot + i) as u64);
+                settle(mm, entry.word(page.address), page.before, word);
+                staged.push(Staged {
+                    address: page.address,
+                    word,
+                    slot: slot + i,
+                    copy: page.before.copy(),
+                });
+            }
+            mm.account.resident_pages.fetch_sub(moved as i64, Relaxed);
+            index += moved;
+            if moved < run {
+                // The page at `index` would not move: back with it, and on with the next.
+                let page = &claimed[index];
+                settle(mm, entry.word(page.address), page.before, page.before);
+                taken.refused += 1;
+                refused += u64::from(!is_gone);
+                index += 1;
+            }
+        }
+        if refused > 0 {
+            mm.account.failed_moves.fetch_add(refused, Relaxed);
+        }
+    }
+
+    /// One UFFDIO_MOVE. A page that only *was* shared with a child is
+    /// made our own and tried again.
+    ///
+    /// The kernel does not ask whether what it moves is registered, and what is not reads as zeros
+    /// afterwards. So that is asked right before, whatever is believed: see [`Mm::disown`].
+    fn move_run(&mut self, mm: &Mm, address: usize, slot: usize, pages: usize) -> RunOutcome {
+        let uffd = mm.descriptors.staging.load(Relaxed);
+        let pagemap = mm.descriptors.pagemap.load(Relaxed);
+        let mut done = 0;
+        let mut unshared_at = usize::MAX;
+        let mut step = pages;
+        loop {
+            let from = address + done * PAGE;
+            let to = mm.staging.address(slot + done);
+            let len = step.min(pages - done) * PAGE;
+            match sys::uffd_has(mm.uffd_of(from), from, len) {
+                Ok(true) => {}
+                // Or in two mappings.
+                Ok(false) if len > PAGE => {
+                    step = 1;
+                    continue;
+                }
+                Ok(false) => {
+                    mm.disown(from);
+                    return RunOutcome::of(done);
+                }
+                Err(_) => return RunOutcome::of(done),
+            }
+            let begun_ns = sys::now_ns();
+            // SAFETY: the pages are claimed (Moving) and their faults answered; the slots are free.
+            let (bytes, stopped) = unsafe { sys::uffd_move(uffd, pagemap, to, from, len) };
+            done += bytes / PAGE;
+            let (call_ns, moved) = (sys::now_ns() - begun_ns, (bytes / PAGE) as u64);
+            mm.account.add_interruption(call_ns, moved);
+            if let Some(auto) = self.auto.as_mut().filter(|_| moved > 0) {
+                auto.moved.learn(call_ns, moved);
+            }
+            if done == pages {
+                return RunOutcome::of(done);
+            }
+            let at = address + done * PAGE;
+            // The program has given it back meanwhile: nothing is refused.
+            if stopped == Some(Errno::ENOENT) {
+                return RunOutcome { pages: done, is_gone: true };
+            }
+            if let Some(error) = stopped {
+                mm.account.move_error.store(error.into_raw() as u64, Relaxed);
+            }
+            match stopped {
+                None => {}
+                // One call must stay within one of the kernel's mappings, and neighbours that look
+                // alike to us may be two.
+                Some(Errno::EINVAL) if step > 1 => step = 1,
+                // Copy-on-write: not movable until written, even when no other process is left.
+                // (Pinned for DMA looks the same, and stays so: hence one try.)
+                Some(Errno::EBUSY) if unshared_at != at => {
+                    if !sys::mapped_exclusively(pagemap, at) {
+                        mm.account.shared_tries.fetch_add(1, Relaxed);
+                        return RunOutcome::of(done);
+                    }
+                    unshared_at = at;
+                    if sys::populate_for_writing(at, PAGE).is_err() {
+                        return RunOutcome::of(done);
+                    }
+                }
+                Some(Errno::EEXIST) => {
+                    mm.check(false, "a free staging slot is empty");
+                    return RunOutcome::of(done);
+                }
+                // Locked, protected, pinned: not ours to move.
+                Some(_) => return RunOutcome::of(done),
+            }
+        }
+    }
+
+    /// Write-protect, copy, discard. Writers wait from the first step
+    /// on: their fault finds the page claimed.
+    fn copy_run(&mut self, mm: &Mm, address: usize, slot: usize, pages: usize) -> RunOutcome {
+        let pagemap = mm.descriptors.pagemap.load(Relaxed);
+        let uffd = mm.uffd_of(address);
+        // Copying would touch a missing page, and one that a child shares frees nothing.
+        let exclusive =
+            (0..pages).take_while(|i| sys::mapped_exclusively(pagemap, address + i * PAGE)).count();
+        if exclusive == 0 {
+            mm.account.shared_tries.fetch_add(1, Relaxed);
+            return RunOutcome::of(0);
+        }
+        let mut copied = 0;
+        let protected = sys::uffd_write_protect(uffd, address, exclusive * PAGE, true);
+        if protected.is_ok() {
+            copied = sys::copy_pages(address, mm.staging.address(slot), exclusive);
+        }
+        // SAFETY: claimed, write-protected, and their contents are in the slots.
+        let dropped = copied == 0 || unsafe { sys::drop_copied(address, copied * PAGE) }.is_ok();
+        // The kernel works in the order of addresses and may have failed half-way.
+        let gone = if dropped {
+            copied
+        } else {
+            (0..copied).take_while(|i| !sys::is_mapped(pagemap, address + i * PAGE)).count()
+        };
+        if gone < exclusive {
+            // Those stay. A page left protected would stop its writers for ever.
+            let (start, len) = (address + gone * PAGE, (exclusive - gone) * PAGE);
+            while matches!(sys::uffd_write_protect(uffd, start, len, false), Err(Errno::ENOMEM)) {
+                sys::sleep(Duration::from_millis(1));
+            }
+            if gone < copied {
+                mm.staging.empty(slot + gone, copied - gone);
+            }
+        }
+        // What is protected is registered: as for [`Evictor::move_run`].
+        if protected == Err(Errno::ENOENT) {
+            if exclusive > 1 {
+                return self.copy_run(mm, address, slot, 1);
+            }
+            mm.disown(address);
+        }
+        RunOutcome::of(gone)
+    }
+}
+
+/// Empties slots of the staging area whose pages were stored or are back.
+pub(super) fn empty_slots(mm: &Mm, slot: usize, slots: usize) {
+    let begun_ns = sys::now_ns();
+    mm.trace.evicting(EvictionStep::Empty, || mm.staging.empty(slot, slots));
+    mm.account.add_interruption(sys::now_ns() - begun_ns, slots as u64);
+}

@@ -1,0 +1,192 @@
+//! A fault handler: reads messages of one userfaultfd, one after the other, and serves them.
+
+use crate::fault::buffers::{MESSAGES, Tools};
+use crate::fault::coalesce::Coalescer;
+use crate::fault::event_queue::{QUEUED, Queue, UNMAPPED};
+use crate::fault::following::Follower;
+use crate::fault::readahead::ReadAhead;
+use crate::fault::restore::Outcome;
+use crate::pages::lock::Entry as GateEntry;
+use crate::pages::mm::Mm;
+use crate::pages::shards::SHARDS_MAX;
+use crate::trace::{FaultStep, Laps};
+use std::sync::atomic::Ordering::*;
+use std::time::Duration;
+use terrace_os::{self as sys, Errno, Event, Fd, Message, PAGE};
+
+/// Looks at a page that somebody else is at before its fault is put off. Nearly all are done by
+/// then.
+const BUSY_TRIES: u32 = 100;
+/// Longest wait for room before a page is restored all the same.
+const ROOM_WAIT: Duration = Duration::from_millis(5);
+
+impl Mm {
+    /// Waits for messages and serves them; and then, if it is to, restores ahead of faults. False
+    /// if this thread is to end.
+    pub(crate) fn handle_some(
+        &self,
+        uffd: Fd,
+        messages: &mut [Message],
+        tools: &mut Tools,
+        mut of_handler: Option<(&mut ReadAhead, &mut Coalescer, &mut Follower)>,
+    ) -> bool {
+        let mut stays = true;
+        match sys::uffd_read(uffd, messages) {
+            Ok(count) => {
+                self.queue_messages(uffd, &messages[..count]);
+                // More may be read while pages are filled.
+                while self.has_messages(uffd) {
+                    let (mut gathered, mut faults, mut last) = (0, 0, 0);
+                    tools.served.clear();
+                    while let Some(message) = self.next_message(uffd) {
+                        let (address, write) = match message.event() {
+                            Event::Fault { address, write, thread } => {
+                                (faults, last) = (faults + 1, thread);
+                                (address & !(PAGE - 1), write)
+                            }
+                            event => {
+                                self.handle_event(uffd, event, tools);
+                                tools.served.clear();
+                                continue;
+                            }
+                        };
+                        if self.is_shutdown_page(address) {
+                            self.fill_zero(uffd, address, write);
+                            stays = false;
+                            continue;
+                        }
+                        if tools.served.contains(&address) {
+                            // Served for another thread just now, which woke this one too. Should
+                            // it not have: who wakes looks again.
+                            sys::uffd_wake(uffd, address, PAGE);
+                            continue;
+                        }
+                        if tools.served.len() < tools.served.capacity() {
+                            tools.served.push(address);
+                        }
+                        let is_of_stream = of_handler
+                            .as_mut()
+                            .is_some_and(|(ahead, ..)| self.note_fault(address, ahead));
+                        gathered += usize::from(!is_of_stream);
+                        self.fault(uffd, address, write, last, tools);
+                    }
+                    if faults > 0 {
+                        self.faults.cost.read(faults as u64);
+                    }
+                    if let Some((ahead, coalescer, follower)) = &mut of_handler {
+                        coalescer.read(gathered);
+                        follower.served(&self.faults.threads, faults, last);
+                        let count = self.read_ahead(uffd, messages, tools, ahead);
+                        self.queue_messages(uffd, &messages[..count]);
+                    }
+                }
+            }
+            Err(Errno::EAGAIN | Errno::EINTR) => {}
+            // A closed userfaultfd lets go of its ranges, and what is out would read as zeros.
+            Err(Errno::EBADF) if self.table_has_evicted() => {
+                self.end_program("a userfaultfd was closed, so evicted pages would read as zeros")
+            }
+            Err(e) => {
+                // Who waits for a page of this shard waits until reading works again.
+                self.freeze(&format!("reading a userfaultfd failed ({e})"));
+                sys::sleep(Duration::from_millis(100));
+            }
+        }
+        stays
+    }
+
+    fn fault(&self, uffd: Fd, address: usize, write: bool, thread: i32, tools: &mut Tools) {
+        let start_ns = sys::now_ns();
+        tools.timing.begin(&self.faults.cost, thread, start_ns);
+        if self.trace.is_on() {
+            tools.laps.begin(start_ns);
+        }
+        self.wait_for_room(PAGE as u64, ROOM_WAIT);
+        tools.laps.lap(FaultStep::Room);
+        let mut tries = 1;
+        while self.try_fault(uffd, address, write, tools, start_ns) == Outcome::Busy {
+            if tries == BUSY_TRIES {
+                // Whoever is at it may need this very thread first (a discard, for a page of its
+                // own stack). So the thread that waits looks again: its fault comes
+                // behind the others'.
+                sys::uffd_wake(uffd, address, PAGE);
+                break;
+            }
+            tries += 1;
+            sys::yield_now();
+        }
+        tools.laps = Laps::default();
+        let end_ns = sys::now_ns();
+        tools.timing.end(end_ns);
+        let (waited_ns, ran_ns) = self.faults.cost.overhead_parts_ns();
+        self.account.add_stall(end_ns - start_ns + waited_ns, ran_ns);
+    }
+
+    /// One attempt at a fault that was taken at `start_ns`.
+    pub(crate) fn try_fault(
+        &self,
+        uffd: Fd,
+        address: usize,
+        write: bool,
+        tools: &mut Tools,
+        start_ns: u64,
+    ) -> Outcome {
+        let (entry, _inside) = self.gate.handler();
+        match entry {
+            GateEntry::Normal => self.restore(uffd, address, write, tools, start_ns, true),
+            GateEntry::CopyOnly => self.fill_during_fork(uffd, address, write, tools),
+        }
+    }
+}
+
+/// What is read waits in a queue: more is read while a page is filled.
+impl Mm {
+    pub(super) fn queue_of(&self, uffd: Fd) -> Option<&Queue> {
+        let shards = self.descriptors.shards.load(Acquire).min(SHARDS_MAX);
+        let shard = self.descriptors.uffds[..shards]
+            .iter()
+            .position(|known| known.load(Relaxed) == uffd)?;
+        Some(&self.faults.events.queues[shard])
+    }
+
+    /// The calling thread is the one that reads this userfaultfd.
+    pub(crate) fn become_reader(&self, shard: usize) {
+        let queue = &self.faults.events.queues[shard];
+        queue.messages.lock().reserve(QUEUED);
+        self.faults.events.unmapped.lock().reserve(UNMAPPED);
+        queue.reader.store(sys::thread_id(), Release);
+    }
+
+    /// Adds what was read to the queue.
+    fn queue_messages(&self, uffd: Fd, messages: &[Message]) {
+        if let Some(queue) = self.queue_of(uffd) {
+            queue.messages.lock().extend(messages);
+        }
+    }
+
+    /// Whether there is a message to serve.
+    pub(crate) fn has_messages(&self, uffd: Fd) -> bool {
+        self.queue_of(uffd).is_some_and(|queue| !queue.messages.lock().is_empty())
+    }
+
+    /// The next message to serve.
+    fn next_message(&self, uffd: Fd) -> Option<Message> {
+        self.queue_of(uffd)?.messages.lock().pop_front()
+    }
+
+    /// Lets a moment pass while somebody else has to do something. The reader of `uffd` reads
+    /// meanwhile: who is waited for may be waiting for that.
+    pub(crate) fn wait_a_moment(&self, uffd: Fd) {
+        if let Some(queue) =
+            self.queue_of(uffd).filter(|queue| queue.reader.load(Acquire) == sys::thread_id())
+        {
+            let mut messages = [Message::default(); 8];
+            while queue.messages.lock().len() + messages.len() + MESSAGES <= QUEUED
+                && let Ok(count @ 1..) = sys::uffd_read_now(uffd, &mut messages)
+            {
+                queue.messages.lock().extend(&messages[..count]);
+            }
+        }
+        sys::yield_now();
+    }
+}
