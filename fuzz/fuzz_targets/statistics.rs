@@ -14,7 +14,7 @@ use std::fs;
 use std::mem::offset_of;
 use std::path::PathBuf;
 use std::sync::LazyLock;
-use terrace_pager::stats::{MAGIC, StatsPage};
+use terrace_control::stats::{MAGIC, StatsPage};
 
 /// A process's page in a directory as a run has it, in memory. It stays behind, in one small file.
 static PAGE: LazyLock<PathBuf> = LazyLock::new(|| {

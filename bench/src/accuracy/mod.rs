@@ -16,7 +16,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// Bytes of a region.
-const REGION: u64 = terrace_pager::table::REGION as u64;
+const REGION: u64 = terrace_os::REGION as u64;
 /// Shares of the regions that a fast tier has room for.
 const ROOMS: [f64; 2] = [0.1, 0.2];
 

@@ -7,7 +7,7 @@ use std::fs;
 use std::mem::offset_of;
 use std::path::PathBuf;
 use std::time::Duration;
-use terrace_pager::stats::{MAGIC, State, StatsFile, StatsPage, TierPage};
+use terrace_control::stats::{MAGIC, State, StatsFile, StatsPage, TierPage};
 
 /// Counters that only grow.
 #[derive(Clone, Debug, Default)]
@@ -190,7 +190,7 @@ impl Page {
         );
         anyhow::ensure!(
             (words.u32_at(offset_of!(StatsPage, tier_count)) as usize)
-                <= terrace_pager::settings::MAX_TIERS,
+                <= terrace_control::settings::MAX_TIERS,
             "it is damaged"
         );
         Ok(words)

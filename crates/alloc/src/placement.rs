@@ -734,7 +734,7 @@ fn resolve(placement: Placement, bytes: usize, align: usize) -> Option<(usize, W
 /// An object; 0 if there is no memory, or this is nothing for a placement.
 fn allocate(placement: Placement, bytes: usize, align: usize) -> usize {
     if !align.is_power_of_two()
-        || align > zone::REGION
+        || align > terrace_os::REGION
         || bytes > OBJECT_MAX
         || !open()
         || bytes > ZONE_PAGES.load(Relaxed) * PAGE

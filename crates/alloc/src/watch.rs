@@ -9,11 +9,11 @@ use crate::zone::{self, ZoneId};
 use std::cell::Cell;
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
+use terrace_control::settings::MAX_TIERS;
 use terrace_os as sys;
 use terrace_os::PAGE;
 use terrace_pager::Pager;
 use terrace_pager::lock::Lock;
-use terrace_pager::settings::MAX_TIERS;
 
 /// What is watched of a site, or of a zone of placed objects.
 #[derive(Clone, Copy, Default)]

@@ -9,6 +9,7 @@
 
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::*};
 use terrace_os as sys;
+use terrace_os::REGION;
 use terrace_os::space::Span;
 use terrace_pager::lock::Lock;
 use terrace_pager::ranges::Attributes;
@@ -41,7 +42,6 @@ const SKIP: usize = 1 << 30;
 /// The accessible prefix grows in steps of this size, in zone 0 and in the others.
 const STEP: usize = 4 << 20;
 const GROUP_STEP: usize = 1 << 20;
-pub(crate) const REGION: usize = 2 << 20;
 
 /// One zone. Valid when zeroed (and then empty).
 pub struct Zone {

@@ -11,7 +11,7 @@ use crate::values::{knob, tiers};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
-use terrace_pager::settings::{Dram, Knob, Window};
+use terrace_control::settings::{Dram, Knob, Window};
 use terrace_policy::slowdown::{Target as Slowdown, Wanted};
 
 /// Runs programs with their heap spread over DRAM and compressed memory.
@@ -446,7 +446,7 @@ pub struct RecordArguments {
 /// A recording's size: less than a header and a few windows is none.
 fn recording_size(text: &str) -> Result<u64, String> {
     const LEAST: u64 = 64 << 10;
-    match terrace_pager::settings::parse_size(text) {
+    match terrace_control::settings::parse_size(text) {
         Ok(size) if size >= LEAST => Ok(size),
         Ok(_) => Err("at least 64K".into()),
         Err(error) => Err(error.to_string()),
@@ -638,7 +638,7 @@ pub struct DoctorArguments {
 mod tests {
     use super::*;
     use clap::CommandFactory;
-    use terrace_pager::settings::Dram;
+    use terrace_control::settings::Dram;
 
     fn run(line: &[&str]) -> Result<RunArguments, clap::Error> {
         match Arguments::try_parse_from(["terrace", "run"].iter().chain(line))?.command {

@@ -3,7 +3,7 @@
 use crate::args::{AttachArguments, DetachArguments, SetArguments};
 use anyhow::{Result, anyhow, bail};
 use terrace_attach::{Budget, Limit, Look};
-use terrace_pager::settings::Dram;
+use terrace_control::settings::Dram;
 use terrace_policy::slowdown::{self, Slowdown, Wanted};
 use terrace_tiers::{CodecKind, MediumKind, TierKind, parse_tiers};
 

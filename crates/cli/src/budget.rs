@@ -5,8 +5,8 @@ use crate::quantity::bytes;
 use anyhow::{Context, Result, bail};
 use std::fs;
 use std::path::{Path, PathBuf};
-use terrace_pager::START_MIN_BYTES;
-use terrace_pager::settings::{Dram, MIN_BUDGET_BYTES};
+use terrace_control::START_MIN_BYTES;
+use terrace_control::settings::{Dram, MIN_BUDGET_BYTES};
 
 /// A limit as people read it: a size in powers of 1024, or as it was written.
 pub fn shown(dram: Dram) -> String {

@@ -116,7 +116,7 @@ mod tests {
     use crate::wake::WakeLatency;
     use proptest::collection::vec;
     use proptest::prelude::*;
-    use terrace_pager::settings::{Allocator, ContextDepth, Dram, Eviction, HugePages, Zones};
+    use terrace_control::settings::{Allocator, ContextDepth, Dram, Eviction, HugePages, Zones};
 
     fn mistakes(text: &str) -> Vec<String> {
         parse(text).unwrap_err().iter().map(ToString::to_string).collect()

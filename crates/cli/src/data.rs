@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use terrace_trace::counts::Mapping;
 
 /// Bytes of a region: what samples are counted by.
-pub const REGION_BYTES: u64 = terrace_pager::table::REGION as u64;
+pub const REGION_BYTES: u64 = terrace_os::REGION as u64;
 /// Processes whose mappings are kept.
 const PROCESSES_MAX: usize = 64;
 /// Ranges whose names are kept; after so many, processes that come new have none.

@@ -13,15 +13,15 @@ use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
-use terrace_os as sys;
-use terrace_pager::moves::{MOVE_WORDS, Moved};
-use terrace_pager::settings::{Knob, NO_BUDGET, Window};
-use terrace_pager::stats::{
+use terrace_control::moves::{MOVE_WORDS, Moved};
+use terrace_control::settings::{Knob, NO_BUDGET, Window};
+use terrace_control::stats::{
     self, Counted, INTERRUPT_SLOTS, INTERRUPT_WORDS, InterruptRing, MAGIC, MOVE_SLOTS, Ring,
     SAMPLE_SLOTS, SampleRing, Slot, StatsFile, StatsPage,
 };
-use terrace_pager::unreached::{self, Unreached};
-use terrace_pager::windows::{ROW_SLOTS, ROW_WORDS, Row};
+use terrace_control::unreached::{self, Unreached};
+use terrace_control::windows::{ROW_SLOTS, ROW_WORDS, Row};
+use terrace_os as sys;
 
 /// One tier's part of [`Figures`].
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
@@ -1062,7 +1062,7 @@ mod tests {
             fs::write(scratch.path().join("7-1.stats"), &bytes).unwrap();
             let pages = read_all(scratch.path());
             proptest::prop_assert_eq!(pages.good.len() + pages.damaged.len(), 1);
-            let settings = terrace_pager::settings::Settings::default();
+            let settings = terrace_control::settings::Settings::default();
             let mut run = crate::report::samples::run(&settings);
             run.unusable_page = pages.damaged.first().map(|damaged| damaged.why.clone());
             let report = crate::report::Report::new(&run, &pages.good);

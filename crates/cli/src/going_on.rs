@@ -13,8 +13,8 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use terrace_control::stats::{NO_PLACE, State};
 use terrace_os as sys;
-use terrace_pager::stats::{NO_PLACE, State};
 
 /// Time between looks, and the greatest share of it that a look may take of a CPU.
 const LOOK_EVERY: Duration = Duration::from_millis(250);

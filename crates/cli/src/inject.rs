@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use terrace_attach::Figures;
-use terrace_pager::settings::{Dram, Settings};
+use terrace_control::settings::{Dram, Settings};
 use terrace_policy::slowdown::Target;
 
 /// How often it is tried while the program executes others, as scripts do that start it.

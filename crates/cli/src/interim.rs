@@ -20,9 +20,9 @@ use std::io;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
+use terrace_control::settings::Settings;
+use terrace_control::stats::NO_PLACE;
 use terrace_os as sys;
-use terrace_pager::settings::Settings;
-use terrace_pager::stats::NO_PLACE;
 
 /// What does not change while a run goes on.
 pub struct Facts<'a> {

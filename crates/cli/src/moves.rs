@@ -2,7 +2,7 @@
 //! program runs.
 //!
 //! The processes list their moves in rings behind their statistics pages
-//! ([`terrace_pager::moves`]); they are taken out here often enough that none is lost unless the
+//! ([`terrace_control::moves`]); they are taken out here often enough that none is lost unless the
 //! machine is very busy, and it is said how many were.
 
 use crate::figures::{self, MoveFile, PageFile};
@@ -15,7 +15,7 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use terrace_pager::moves::{MoveReason, Moved, address_of};
+use terrace_control::moves::{MoveReason, Moved, address_of};
 use terrace_policy::placement;
 
 /// Between looks: a ring holds that much of 300,000 moves a second.
@@ -227,7 +227,7 @@ fn in_words(why: &MoveReason) -> (&'static str, Value) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use terrace_pager::moves::unit_of;
+    use terrace_control::moves::unit_of;
     use terrace_policy::victims;
 
     fn of(from: Option<u8>, to: u8, why: MoveReason) -> Option<String> {

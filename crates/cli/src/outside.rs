@@ -17,10 +17,10 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use terrace_control::MANAGED_FROM;
+use terrace_control::settings::{Eviction, MIN_BUDGET_BYTES, Settings};
+use terrace_control::stats::State;
 use terrace_os as sys;
-use terrace_pager::ranges::MANAGED_FROM;
-use terrace_pager::settings::{Eviction, MIN_BUDGET_BYTES, Settings};
-use terrace_pager::stats::State;
 
 /// Time between looks, and the greatest share of it that a look may take of a CPU.
 const LOOK_EVERY: Duration = Duration::from_millis(250);

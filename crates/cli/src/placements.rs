@@ -1,5 +1,5 @@
 //! What the placement models of a run wanted, and what came of it: read from the processes' rings
-//! ([`terrace_pager::windows`]) while they run, for the report.
+//! ([`terrace_control::windows`]) while they run, for the report.
 
 use crate::figures::{self, PageFile, WindowFile};
 use crate::prices::Prices;
@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use terrace_pager::settings::Settings;
-use terrace_pager::windows::{Row, main_tier};
+use terrace_control::settings::Settings;
+use terrace_control::windows::{Row, main_tier};
 
 /// Between looks. A window's rows are written at once, and a ring holds 7,000 regions.
 const LOOK_EVERY: Duration = Duration::from_millis(250);

@@ -21,9 +21,9 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::time::Duration;
-use terrace_pager::settings::{Dram, Settings};
-use terrace_pager::stats::{Counted, REPORTED, State};
-use terrace_pager::unreached::Unreached;
+use terrace_control::settings::{Dram, Settings};
+use terrace_control::stats::{Counted, REPORTED, State};
+use terrace_control::unreached::Unreached;
 use terrace_policy::victims::Reason;
 
 /// The whole report. Sizes are in bytes and averages over time (over `mean_window_s`) unless named

@@ -5,7 +5,7 @@ use crate::outside::Apart;
 use crate::quantity::{bytes, share, short_time};
 use crate::report::{Process, Report};
 
-use terrace_pager::settings::{MIN_BUDGET_BYTES, Settings};
+use terrace_control::settings::{MIN_BUDGET_BYTES, Settings};
 use terrace_policy::slowdown;
 
 /// Most processes listed beside the first; the JSON report has all.
@@ -473,8 +473,8 @@ mod tests {
     use crate::figures::{Figures, samples::active};
     use crate::outside::{Afterwards, Known, OtherMemory};
     use crate::report::{Run, samples};
-    use terrace_pager::stats::State;
-    use terrace_pager::unreached::Unreached;
+    use terrace_control::stats::State;
+    use terrace_control::unreached::Unreached;
 
     fn told(change: impl Fn(&mut Run<'_>), pages: &[Figures]) -> String {
         let settings = Settings::default();

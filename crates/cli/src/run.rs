@@ -37,11 +37,11 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use terrace_os as sys;
-use terrace_os::injection::Injection;
-use terrace_pager::settings::{
+use terrace_control::settings::{
     Allocator, Dram, Eviction, FilePrice, HugePages, NO_BUDGET, Settings, Stress,
 };
+use terrace_os as sys;
+use terrace_os::injection::Injection;
 use terrace_policy::slowdown::Wanted;
 use terrace_tiers::{MediumKind, SwapKind, SwapView, TierKind, TierSpec, parse_tiers};
 

@@ -1,6 +1,6 @@
 //! The settings of a run. What may be said of them on the command line ([`Given`], for clap), in a
 //! file (also [`Given`]), what is in force ([`Values`]) and what `terrace config show` prints all
-//! follow from the rows of one table, which is the library's: `pager/src/settings.rs`.
+//! follow from the rows of one table, which is the library's: `control/src/settings.rs`.
 
 use crate::config_reader::{Reader, Value};
 use crate::every::Every;
@@ -12,7 +12,7 @@ use clap::Args;
 use clap::builder::{BoolishValueParser, TypedValueParser as _};
 use std::path::PathBuf;
 // The rows of the table name its types.
-use terrace_pager::settings::*;
+use terrace_control::settings::*;
 use terrace_policy::live::{self, LivePolicy};
 use terrace_policy::slowdown::{Target, Wanted};
 use terrace_policy::tiering::cost;
@@ -70,7 +70,7 @@ pub struct Line {
     pub origin: Origin,
 }
 
-/// What the command makes of the rows of [`terrace_pager::settings_table`].
+/// What the command makes of the rows of [`terrace_control::settings_table`].
 macro_rules! run_settings {
     (@type none $type:ty) => { Option<$type> };
     (@type $default:tt $type:ty) => { $type };
@@ -161,7 +161,7 @@ fn default_tiers(swap: &SwapView) -> String {
     if swap.kind.is_memory() { "auto".into() } else { Settings::default().tiers }
 }
 
-terrace_pager::settings_table! { run_settings }
+terrace_control::settings_table! { run_settings }
 
 /// The help of `--tiers`, with the codecs that there are.
 fn tiers_help() -> String {

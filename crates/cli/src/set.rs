@@ -20,7 +20,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use terrace_pager::settings::{Dram, Knob, Window};
+use terrace_control::settings::{Dram, Knob, Window};
 use terrace_policy::slowdown::{Target, Wanted};
 
 /// The file with what is asked for.

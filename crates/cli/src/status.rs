@@ -16,8 +16,8 @@ use std::collections::HashMap;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::Duration;
+use terrace_control::stats::State;
 use terrace_os as sys;
-use terrace_pager::stats::State;
 use terrace_policy::victims::Reason;
 
 /// Width of a tier's bar, cells.

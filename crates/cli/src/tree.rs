@@ -13,10 +13,10 @@ use crate::room;
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
-use terrace_pager::backoff::Backoff;
-use terrace_pager::budget_status::BudgetStatus;
-use terrace_pager::settings::{Dram, MIN_BUDGET_BYTES, NO_BUDGET};
-use terrace_pager::stats::State;
+use terrace_control::backoff::Backoff;
+use terrace_control::budget_status::BudgetStatus;
+use terrace_control::settings::{Dram, MIN_BUDGET_BYTES, NO_BUDGET};
+use terrace_control::stats::State;
 use terrace_policy::shares::{Need, shares};
 use terrace_policy::slowdown::{Look, Slowdown, Target};
 
@@ -589,8 +589,8 @@ mod tests {
     use crate::figures::samples::page_of;
     use std::mem::offset_of;
     use std::process::{Child, Command};
+    use terrace_control::stats::StatsPage;
     use terrace_os as sys;
-    use terrace_pager::stats::StatsPage;
 
     const MIB: u64 = 1 << 20;
 

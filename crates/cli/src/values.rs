@@ -30,7 +30,7 @@ pub fn some_seconds(text: &str) -> Result<f64, String> {
 
 /// A size in bytes (512M, 4G: powers of 1024).
 pub fn size(text: &str) -> Result<u64, String> {
-    terrace_pager::settings::parse_size(text).map_err(|error| error.to_string())
+    terrace_control::settings::parse_size(text).map_err(|error| error.to_string())
 }
 
 /// Accepts a list of tiers that `terrace_tiers` understands and whose directories and nodes are fit

@@ -17,7 +17,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::{Duration, Instant};
-use terrace_pager::settings::SettingError;
+use terrace_control::settings::SettingError;
 
 /// The kernel's file of requests: each open descriptor is one, and 32 bits written to it are its
 /// latency in µs (Linux, `Documentation/power/pm_qos_interface.rst`).

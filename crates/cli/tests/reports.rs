@@ -6,7 +6,7 @@ mod support;
 use serde_json::Value;
 use std::sync::atomic::Ordering::Relaxed;
 use support::{Scratch, stderr};
-use terrace_pager::stats::{self, State};
+use terrace_control::stats::{self, State};
 
 /// The design's list ("The JSON report of `run` has at least").
 const FIELDS: [&str; 19] = [

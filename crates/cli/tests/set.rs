@@ -12,8 +12,8 @@ use std::process::{Child, Output, Stdio};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 use support::{Scratch, stderr, stdout};
+use terrace_control::stats::{self, State, StatsPage};
 use terrace_os as sys;
-use terrace_pager::stats::{self, State, StatsPage};
 
 const MIB: u64 = 1 << 20;
 /// 64 MiB, as a run tells it.

@@ -7,7 +7,7 @@ use std::process::{Child, Stdio};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 use support::{Scratch, stdout};
-use terrace_pager::stats::{self, State};
+use terrace_control::stats::{self, State};
 
 /// The runs of this test, as it tells of them.
 fn runs(scratch: &Scratch) -> Vec<Value> {

@@ -8,8 +8,8 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 use support::{Scratch, pseudo_terminal};
+use terrace_control::stats::{self, State, StatsPage};
 use terrace_os as sys;
-use terrace_pager::stats::{self, State, StatsPage};
 
 /// A run's directory with so many processes of another PID namespace, as they leave pages there. It
 /// lives for as long as the file is open.

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::auth::Accounts;
 use crate::tls::options::Options;
-use terrace_pager::settings::{Dram, Knob};
+use terrace_control::settings::{Dram, Knob};
 use terrace_policy::slowdown::Target;
 
 /// What `version` answers. Clients look for memcached's number at its beginning.

@@ -7,8 +7,8 @@ use std::fmt;
 use std::time::Instant;
 
 use terrace_alloc::unmanaged;
+use terrace_control::settings::{Dram, Knob, MIN_BUDGET_BYTES, NO_BUDGET, Placement, Settings};
 use terrace_os::PAGE;
-use terrace_pager::settings::{Dram, Knob, MIN_BUDGET_BYTES, NO_BUDGET, Placement, Settings};
 use terrace_pager::{Host, Mode, Pager};
 use terrace_policy::slowdown::{Look, Slowdown, Target};
 use terrace_policy::tiering::cost;

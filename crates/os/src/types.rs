@@ -5,6 +5,9 @@ pub use syscalls::Errno;
 /// Bytes of a page.
 pub const PAGE: usize = 4096;
 
+/// Bytes of a region, aligned: what a huge page is on x86-64 and AArch64.
+pub const REGION: usize = 2 << 20;
+
 /// What a call answers.
 pub type Result<T, E = Errno> = std::result::Result<T, E>;
 

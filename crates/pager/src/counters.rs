@@ -1,9 +1,9 @@
 //! Counters that every thread of ours may change.
 
 use crate::pages::lock::Lock;
-use crate::stats::{Counted, Counts};
 use std::ops::Deref;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::*};
+use terrace_control::stats::{Counted, Counts};
 use terrace_os::{self as sys, Fd};
 
 /// Counters that every thread of ours may change.

@@ -1,14 +1,14 @@
 //! What a process says of itself, and when it stops evicting: a promise that does not hold, a call
 //! that the kernel refuses.
 
-use crate::moves::MOVE_WORDS;
 use crate::pages::mm::Mm;
-use crate::stats::{
-    self, InterruptRing, MOVE_SLOTS, Ring, SampleRing, State, StatsFile, StatsPage,
-};
-use crate::windows::{ROW_SLOTS, ROW_WORDS};
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::time::Duration;
+use terrace_control::moves::MOVE_WORDS;
+use terrace_control::stats::{
+    self, InterruptRing, MOVE_SLOTS, Ring, SampleRing, State, StatsFile, StatsPage,
+};
+use terrace_control::windows::{ROW_SLOTS, ROW_WORDS};
 use terrace_os as sys;
 use terrace_tiers::PoolError;
 

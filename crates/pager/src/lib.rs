@@ -8,8 +8,6 @@
 //! Promises: no byte is lost or stale; no thread of the program ever waits for one of ours that
 //! waits for it; whatever is missing, the program runs on.
 
-pub mod backoff;
-pub mod budget_status;
 mod copy_evicted;
 mod counters;
 mod evict;
@@ -21,28 +19,22 @@ pub mod memory;
 #[cfg(test)]
 mod model_test;
 mod mover;
-pub mod moves;
 pub mod pager;
 mod pages;
 mod proc_files;
-pub mod seccomp_probe;
-pub mod settings;
 #[cfg(test)]
 mod simulation;
-pub mod stats;
 mod stats_file;
 mod stats_line;
 mod threads;
 pub mod time_lost;
 mod touch;
 pub mod trace;
-pub mod unreached;
 #[cfg(test)]
 mod verify_test;
-pub mod windows;
 
 pub use pager::{Figures, Pager, TierFigures};
-pub use pages::mm::{Host, Mm, Mode, START_MIN_BYTES};
+pub use pages::mm::{Host, Mm, Mode};
 pub use pages::{lock, ranges, table, word};
 pub use terrace_policy::victims::Expectation;
 pub use threads::fork;

@@ -7,10 +7,10 @@ use crate::pager::Pager;
 use crate::pages::mm::{Host, Mode};
 use crate::pages::table::REGION;
 use crate::pages::word::State;
-use crate::settings::{Dram, Settings};
 use proptest::prelude::*;
 use std::sync::atomic::{AtomicU32, Ordering::*};
 use std::sync::{OnceLock, PoisonError, RwLock, RwLockReadGuard};
+use terrace_control::settings::{Dram, Settings};
 use terrace_os::{self as sys, PAGE};
 use terrace_policy::victims::PRESSURE_MAX;
 

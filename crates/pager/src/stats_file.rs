@@ -10,14 +10,16 @@
 //! each time instead. Where there can be no file, the private page is all there is: the process is
 //! managed, and has no part in the report.
 
-use crate::moves::{MoveReason, Moved};
 use crate::pages::mm::{Mm, Mode};
-use crate::stats::{self, Ring, SAMPLE_SLOTS, SampleRing, Slot, StatsFile, StatsPage, TOLD_BYTES};
 use crate::stats_line::{RingsTold, SAID_MOST};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use std::time::Duration;
+use terrace_control::moves::{MoveReason, Moved};
+use terrace_control::stats::{
+    self, Ring, SAMPLE_SLOTS, SampleRing, Slot, StatsFile, StatsPage, TOLD_BYTES,
+};
 use terrace_os::{self as sys, Errno, PAGE};
 use terrace_tiers::Tier;
 

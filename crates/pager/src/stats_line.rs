@@ -1,8 +1,8 @@
 //! The two sides of a process's statistics, and what of them has been copied.
 
 use crate::pages::lock::Lock;
-use crate::stats::StatsFile;
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering::*};
+use terrace_control::stats::StatsFile;
 
 /// So many lines at most are kept from being said twice where there is no run directory.
 pub(super) const SAID_MOST: usize = 64;

@@ -3,10 +3,10 @@
 use crate::counters::Account;
 use crate::fault::fault_cost::{FaultCost, interruption_ns};
 use crate::first_thread::{FirstThread, Times};
-use crate::stats::Counted;
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::*;
+use terrace_control::stats::Counted;
 use terrace_os as sys;
 
 /// The time that a program lost within `elapsed_ns`, in ns.

@@ -1,8 +1,8 @@
 //! Where the time of a fault goes, and that of an eviction: `TERRACE_TRACE_FAULTS=1`. Without it,
 //! one branch a step.
 
-use crate::stats::StatsPage;
 use std::sync::atomic::{AtomicU64, Ordering::*};
+use terrace_control::stats::{EVICTION_STEPS, FAULT_STEPS, StatsPage};
 use terrace_os::{self as sys, PAGE};
 use terrace_tiers::Times;
 
@@ -21,9 +21,6 @@ pub(crate) enum FaultStep {
     After,
 }
 
-/// Their number.
-pub const FAULT_STEPS: usize = 5;
-
 /// The steps of an eviction.
 #[derive(Clone, Copy)]
 pub(crate) enum EvictionStep {
@@ -38,9 +35,6 @@ pub(crate) enum EvictionStep {
     /// Emptying staging.
     Empty,
 }
-
-/// Their number.
-pub const EVICTION_STEPS: usize = 5;
 
 /// When a fault was read, and when each of its steps was over; CLOCK_MONOTONIC, ns.
 pub type FaultTimes = [u64; 1 + FAULT_STEPS];

@@ -16,8 +16,8 @@ use std::arch::naked_asm;
 use std::ffi::{CStr, c_char, c_void};
 use std::mem::MaybeUninit;
 use std::sync::OnceLock;
+use terrace_control::unreached::{self, Entry};
 use terrace_os as sys;
-use terrace_pager::unreached::{self, Entry};
 use terrace_reach::environment::{self, Strings, strings};
 use terrace_reach::{Environment, Found, Place};
 

@@ -26,8 +26,8 @@ use std::ffi::{CStr, c_char, c_void};
 use std::sync::atomic::Ordering::*;
 use terrace_alloc::grouped::{self, Grouping};
 use terrace_alloc::{placement, unmanaged, zone};
+use terrace_control::settings::{Allocator, Settings};
 use terrace_os as sys;
-use terrace_pager::settings::{Allocator, Settings};
 use terrace_pager::{Host, Mode, Pager};
 
 #[global_allocator]

@@ -8,9 +8,10 @@
 
 use crate::segments;
 use std::ffi::c_void;
+use terrace_control::MANAGED_FROM;
 use terrace_os::{self as sys, Errno, PAGE, untagged};
 use terrace_pager::Pager;
-use terrace_pager::ranges::{MANAGED_FROM, Range};
+use terrace_pager::ranges::Range;
 
 /// Advice that is newer than Debian 12's headers.
 const MADV_DONTNEED_LOCKED: i32 = 24;

@@ -89,7 +89,7 @@ fn what_begins_has_room_beside_it() {
 #[test]
 fn hot_and_cold_lie_apart() {
     let _alone = ALONE.lock();
-    let region = |object: usize| object / zone::REGION;
+    let region = |object: usize| object / terrace_os::REGION;
     let (hot, cold) = (object(Placement::Hot, 100), object(Placement::Cold, 100));
     let (mild, beside) = (object(Placement::NextTo(0), 100), object(Placement::NextTo(hot), 100));
     assert!(

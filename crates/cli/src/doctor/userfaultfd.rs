@@ -85,7 +85,7 @@ enum Way {
 /// Rows: how it can be opened, its features, the move.
 pub fn rows() -> Vec<Row> {
     // What a seccomp filter would end us for must not be tried here.
-    if let Err(problem) = terrace_pager::seccomp_probe::probe(&[], false) {
+    if let Err(problem) = terrace_control::seccomp_probe::probe(&[], false) {
         let fix = "allow these system calls in the container's seccomp profile, or in SystemCallFilter= of the systemd unit";
         return vec![
             Row::new("userfaultfd", Status::Missing, problem, "nothing can be evicted", fix)

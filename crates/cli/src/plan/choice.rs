@@ -6,7 +6,7 @@ use crate::compress::{Compressed, PACKED};
 use crate::prices::Prices;
 use crate::tco;
 use serde::Serialize;
-use terrace_pager::settings::Window;
+use terrace_control::settings::Window;
 use terrace_policy::tiering::cost::CONFIG;
 use terrace_policy::tiering::forecast::{Class, Data, Outlook, classes};
 use terrace_policy::tiering::{Codec, Kind, Preset, Tier};

@@ -38,7 +38,7 @@ impl FromStr for Fast {
                 _ => Err("write a share from 0% to 100%, or a size such as 4G".into()),
             };
         }
-        terrace_pager::settings::parse_size(text)
+        terrace_control::settings::parse_size(text)
             .map(Fast::Bytes)
             .map_err(|error| error.to_string())
     }
@@ -105,7 +105,7 @@ impl FromStr for Page {
                 .filter(|percent| (0.0..=100.0).contains(percent));
             return percent.map(|percent| Page(Pages::Mixed(percent / 100.0))).ok_or_else(wrong);
         }
-        let size = terrace_pager::settings::parse_size(text).ok();
+        let size = terrace_control::settings::parse_size(text).ok();
         let size = size.filter(|size| size.is_power_of_two() && (PAGE..=1 << 30).contains(size));
         size.map(|size| Page(Pages::Alike(size))).ok_or_else(wrong)
     }
@@ -126,7 +126,7 @@ impl FromStr for Plays {
     fn from_str(text: &str) -> Result<Plays, String> {
         match text {
             "real" => Ok(Plays::Real),
-            _ => terrace_pager::settings::parse_size(text)
+            _ => terrace_control::settings::parse_size(text)
                 .map(Plays::Bytes)
                 .map_err(|error| error.to_string()),
         }

@@ -15,7 +15,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output};
 use std::sync::atomic::Ordering::Relaxed;
-use terrace_pager::stats::{self, StatsFile, StatsPage};
+use terrace_control::stats::{self, StatsFile, StatsPage};
 
 const STUB: &str = r#"
 #include <stdio.h>

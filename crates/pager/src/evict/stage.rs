@@ -7,10 +7,10 @@ use crate::evict::evictor::{Claimed, EvictOutcome, Evictor, Staged};
 use crate::pages::mm::Mm;
 use crate::pages::table::Entry;
 use crate::pages::word::State;
-use crate::settings::Eviction;
 use crate::trace::EvictionStep;
 use std::sync::atomic::Ordering::*;
 use std::time::Duration;
+use terrace_control::settings::Eviction;
 use terrace_os::{self as sys, Errno, PAGE};
 
 /// Least time between looks for pinned pages, ns; and how many times the processor time of one.

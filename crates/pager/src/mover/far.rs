@@ -13,12 +13,12 @@
 //! were. A page that is not evictable counts as DRAM wherever it is.
 
 use crate::evict::{EvictOutcome, is_refused, note_refusals};
-use crate::moves::{MoveReason, unit_of};
 use crate::pager::Pager;
 use crate::pages::table::{Entry, REGION, REGION_PAGES};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::*;
+use terrace_control::moves::{MoveReason, unit_of};
 use terrace_os::{self as sys, Errno, PAGE};
 use terrace_policy::live;
 use terrace_policy::placement::{self, FirstTouch, Move, Place, PlacementPolicy, Room};

@@ -14,8 +14,8 @@
 use crate::memory::has_one_piece;
 use crate::pager::Pager;
 use crate::pages::table::{Entry, REGION, REGION_PAGES};
-use crate::settings::{Eviction, HugePages};
 use std::sync::atomic::Ordering::*;
+use terrace_control::settings::{Eviction, HugePages};
 use terrace_os::{self as sys, PAGE};
 use terrace_policy::regions::KEPT_PRESSURE;
 use terrace_policy::victims::{Choice, Pressure, RegionView, VictimPolicy};

@@ -2,11 +2,11 @@
 //! while the program grew would otherwise come back by a fault each, for as long as it runs.
 
 use crate::fault::ahead::{Cause, RUN_PAGES};
-use crate::moves::MoveReason;
 use crate::pager::Pager;
 use crate::pages::table::{Entry, REGION};
 use crate::pages::word::State;
 use std::sync::atomic::Ordering::Relaxed;
+use terrace_control::moves::MoveReason;
 use terrace_os::{self as sys, PAGE};
 
 /// Nothing must have left for so long, ns: at first, and at most.

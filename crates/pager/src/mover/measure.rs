@@ -6,13 +6,13 @@
 //! are estimated from the process's anonymous memory (/proc/self/statm): what changed since the
 //! last scan and is not pools or overhead is taken for managed memory.
 
-use crate::budget_status::BudgetStatus;
 use crate::pager::Pager;
 use crate::pages::mm::Mode;
 use crate::pages::table::REGION;
-use crate::stats::TierPage;
 use crate::time_lost::Looks;
 use std::sync::atomic::Ordering::*;
+use terrace_control::budget_status::BudgetStatus;
+use terrace_control::stats::TierPage;
 use terrace_os::{self as sys, Fd, PAGE, Run};
 use terrace_policy::victims::{Expectation, RegionView};
 use terrace_tiers::Tier;

@@ -1,7 +1,6 @@
 //! What the mover keeps between its looks, and what all of its parts use.
 
 use super::measure::Measure;
-use crate::backoff::Backoff;
 use crate::evict::Evictor;
 use crate::mover::every::Every;
 use crate::mover::far::Far;
@@ -9,11 +8,12 @@ use crate::mover::huge::Huge;
 use crate::mover::idle_restore::IdleRestore;
 use crate::mover::placing::Placer;
 use crate::mover::upkeep::Emptying;
-use crate::moves::MoveReason;
 use crate::pager::Pager;
 use crate::pages::table::REGION;
 use std::sync::atomic::Ordering::*;
 use std::time::Duration;
+use terrace_control::backoff::Backoff;
+use terrace_control::moves::MoveReason;
 use terrace_os::PAGE;
 use terrace_policy::faults::Faults;
 use terrace_policy::live;

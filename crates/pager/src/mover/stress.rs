@@ -3,7 +3,7 @@
 use super::state::{Mover, SLICE_NS};
 use crate::evict::{EvictOutcome, EvictRequest, is_refused, note_refusals};
 use crate::pages::table::REGION;
-use crate::settings::Stress;
+use terrace_control::settings::Stress;
 use terrace_os::{self as sys, PAGE};
 use terrace_policy::victims::{PRESSURE_MAX, Reason};
 

@@ -17,12 +17,13 @@ use crate::pages::ranges::{Range, Ranges, evictable_bytes};
 use crate::pages::shards::SHARD_SHIFT;
 use crate::pages::staging::Staging;
 use crate::pages::table::Table;
-use crate::settings::{Dram, Eviction, Settings, Stress};
 use crate::stats_line::StatsLine;
 use crate::threads::fork_notes::ForkState;
 use crate::trace::Trace;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::*};
+use terrace_control::START_MIN_BYTES;
+use terrace_control::settings::{Dram, Eviction, Settings, Stress};
 use terrace_os::{Fd, PAGE};
 use terrace_tiers::{Node, Swap, Tier};
 
@@ -67,9 +68,6 @@ pub enum Mode {
     Failed = 4,
 }
 
-/// Less than this is not worth our threads, however small the process's share of the budget.
-pub const START_MIN_BYTES: usize = 8 << 20;
-
 /// What is known of one process's memory.
 pub struct Mm {
     pub(crate) settings: Settings,
@@ -99,7 +97,7 @@ pub struct Mm {
     pub(crate) committed: AtomicUsize,
     /// So many of them are worth starting for, at most.
     pub(crate) start_at: usize,
-    /// A seccomp filter, if there is one, lets us work: see [`crate::seccomp_probe`].
+    /// A seccomp filter, if there is one, lets us work: see [`terrace_control::seccomp_probe`].
     pub(crate) probed: AtomicBool,
     /// A forked child under `--no-children`: what was evicted when it was forked still comes back,
     /// nothing more leaves.

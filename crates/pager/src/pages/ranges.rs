@@ -8,10 +8,6 @@ use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};
 use terrace_policy::victims::Expectation;
 
-/// Smaller mappings are not worth a range of their own (design, decision 6). V8's chunks and the
-/// arenas of Python before 3.10 are exactly this size; neighbours that are alike are one range.
-pub const MANAGED_FROM: usize = 256 << 10;
-
 /// What is known of a range.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attributes {

@@ -31,12 +31,11 @@
 use crate::pages::lock::{Lock, LockGuard};
 use crate::pages::word::PageWord;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::*, fence};
+pub use terrace_os::REGION;
 use terrace_os::space::Span;
 use terrace_os::{self as sys, PAGE};
 use terrace_tiers::RegionStore;
 
-/// Bytes of a region.
-pub const REGION: usize = 2 << 20;
 /// Pages of a region.
 pub const REGION_PAGES: usize = REGION / PAGE;
 const REGION_SHIFT: u32 = 21;

@@ -18,12 +18,12 @@
 
 use crate::pager::Pager;
 use crate::pages::mm::Mode;
-use crate::stats::{INTERRUPT_WORDS, InterruptRing};
 use crate::threads::timer_thread::TimerThread;
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicPtr, Ordering::*};
 use std::time::Duration;
+use terrace_control::stats::{INTERRUPT_WORDS, InterruptRing};
 use terrace_os::{self as sys, PAGE};
 
 /// How often it is looked at which threads there are.

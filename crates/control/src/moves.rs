@@ -6,7 +6,7 @@
 //! ([`Ring`](crate::stats::Ring)); without `--moves` nothing is written, and the ring takes no
 //! memory.
 
-use crate::pages::table::REGION;
+use terrace_os::REGION;
 use terrace_policy::placement;
 use terrace_policy::victims;
 

@@ -19,7 +19,6 @@
 
 use crate::moves::MOVE_WORDS;
 use crate::settings::MAX_TIERS;
-use crate::trace::{EVICTION_STEPS, FAULT_STEPS};
 use crate::windows::{ROW_SLOTS, ROW_WORDS};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 use terrace_policy::victims::Reason;
@@ -103,6 +102,13 @@ pub struct Reported {
     /// Its value.
     pub of: fn(&Counted) -> u64,
 }
+
+/// Steps of a fault that are timed where faults are traced: waiting for room, claim, decode, copy,
+/// and what follows.
+pub const FAULT_STEPS: usize = 5;
+
+/// Steps of an eviction that are timed then: scan, move, compress, store, empty.
+pub const EVICTION_STEPS: usize = 5;
 
 /// A row is `NAME: TYPE` after its documentation. The count is zero in a forked child, published in
 /// the statistics page, and read into the figures of `terrace run`. With `report KEY EXPLANATION`
