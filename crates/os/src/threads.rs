@@ -141,3 +141,10 @@ pub fn cpu_count() -> usize {
         mask.iter().map(|word| word.count_ones() as usize).sum::<usize>().max(1)
     })
 }
+
+/// CPUs of the machine that are online.
+pub fn online_cpus() -> usize {
+    // SAFETY: no arguments of ours.
+    let count = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
+    usize::try_from(count).unwrap_or(1).max(1)
+}

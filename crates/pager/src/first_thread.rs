@@ -102,6 +102,11 @@ impl FirstThread {
         held_up_ns
     }
 
+    /// How long all CPUs of the machine together have been busy so far, ns.
+    pub fn machine_busy_ns(&self) -> Option<u64> {
+        sys::busy_ns(self.machine)
+    }
+
     /// How much longer it slept than it waited for service.
     fn unseen(&mut self, slept_ns: u64, waited_ns: u64) -> u64 {
         let owed_ns = self.owed_ns + waited_ns;

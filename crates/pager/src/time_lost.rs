@@ -18,17 +18,50 @@ use terrace_os as sys;
 /// each wait half of the time cost half of it, not all of it, and a thread that waits beside
 /// idle ones, or for requests as well, costs what it waits. More threads than `cpus` could not all
 /// have run: while one of them waits for memory another one has its CPU, and nothing is lost.
-/// What the first thread waits for a CPU that Terrace has is in `stall_ns` ([`FirstThread`]), and
-/// what other threads do is not known.
-pub fn lost_ns(elapsed_ns: u64, stall_ns: u64, stall_cpu_ns: u64, ran_ns: u64, cpus: u64) -> u64 {
-    let waited_ns = stall_ns.saturating_sub(stall_cpu_ns);
-    let wanted_ns = elapsed_ns.max(waited_ns.saturating_add(ran_ns.max(stall_cpu_ns)));
-    let possible_ns = wanted_ns.min(elapsed_ns.saturating_mul(cpus.max(1)));
-    if possible_ns == 0 {
-        return 0;
+///
+/// Other programs had CPUs for `others_ns`, and what they would have had is not known where the
+/// program wants more than is left. If they have nothing to do with it, they keep that. If they are
+/// its clients, they would have had more as it did more. Of the two answers the mean is given.
+///
+/// What the first thread waits for a CPU that Terrace has is in `stall_ns` (`FirstThread`), and what
+/// other threads do is not known.
+pub fn lost_ns(elapsed_ns: u64, threads: Threads, cpus: u64, others_ns: u64) -> u64 {
+    let Threads { stall_ns, stall_cpu_ns, ran_ns } = threads;
+    let wanted_ns = elapsed_ns.max(threads.wanted_ns());
+    let all_ns = elapsed_ns.saturating_mul(cpus.max(1));
+    let ran_ns = ran_ns.max(stall_cpu_ns);
+    let beside_others_ns = all_ns.saturating_sub(others_ns);
+    let with_clients_ns = u128::from(all_ns) * u128::from(ran_ns)
+        / (u128::from(ran_ns) + u128::from(others_ns)).max(1);
+    let lost = |left_ns: u64| {
+        // One thread can always have a CPU, sooner or later: waits for it are told elsewhere.
+        let possible_ns = wanted_ns.min(left_ns.max(ran_ns)).max(1);
+        let lost_ns = stall_ns.saturating_sub(wanted_ns.saturating_sub(possible_ns));
+        (u128::from(elapsed_ns) * u128::from(lost_ns) / u128::from(possible_ns)) as u64
+    };
+    if wanted_ns <= elapsed_ns || others_ns == 0 {
+        return lost(all_ns);
     }
-    let lost_ns = stall_ns.saturating_sub(wanted_ns - possible_ns);
-    (u128::from(elapsed_ns) * u128::from(lost_ns) / u128::from(possible_ns)) as u64
+    lost(beside_others_ns).midpoint(lost(with_clients_ns as u64))
+}
+
+/// What a program's threads did within some time, ns, summed over them.
+#[derive(Clone, Copy, Default)]
+pub struct Threads {
+    /// How long they were held up by memory.
+    pub stall_ns: u64,
+    /// What of that they spent on a CPU.
+    pub stall_cpu_ns: u64,
+    /// How long they had a CPU in all.
+    pub ran_ns: u64,
+}
+
+impl Threads {
+    /// What they would have run if they had not been held up and there were CPUs for all.
+    fn wanted_ns(&self) -> u64 {
+        let waited_ns = self.stall_ns.saturating_sub(self.stall_cpu_ns);
+        waited_ns.saturating_add(self.ran_ns.max(self.stall_cpu_ns))
+    }
 }
 
 /// So far back goes the last minute, and so far apart are the looks that are kept for it.
@@ -45,6 +78,12 @@ pub(crate) struct Looks {
     minute: VecDeque<(u64, u64)>,
     /// That the program may run on.
     cpus: u64,
+    /// Those are all that there are.
+    has_all_cpus: bool,
+    /// How long all CPUs had been busy at the last look, ns; `None`: it did not matter then.
+    busy_ns: Option<u64>,
+    /// CPU time of Terrace's threads then.
+    terrace_ns: u64,
     first_thread: FirstThread,
 }
 
@@ -55,6 +94,9 @@ impl Looks {
             last: (sys::now_ns(), sys::program_cpu_ns()),
             minute: VecDeque::with_capacity((MINUTE_NS / SECOND_NS) as usize + 2),
             cpus: sys::cpu_count() as u64,
+            has_all_cpus: sys::cpu_count() >= sys::online_cpus(),
+            busy_ns: None,
+            terrace_ns: 0,
             first_thread: FirstThread::new(cost),
         }
     }
@@ -87,8 +129,16 @@ impl Looks {
         account.judged_stall_ns.fetch_add(unseen_ns, Relaxed);
         let lost_before_ns = account.lost_ns.load(Relaxed);
         let elapsed_ns = now_ns.saturating_sub(then_ns);
-        let lost_ns =
-            lost_before_ns + lost_ns(elapsed_ns, stall_ns, stall_cpu_ns, ran_since_ns, self.cpus);
+        let threads = Threads { stall_ns, stall_cpu_ns, ran_ns: ran_since_ns };
+        // Reading what the machine did costs more the more CPUs it has.
+        let matters = self.has_all_cpus && threads.wanted_ns() > elapsed_ns;
+        let busy_ns = if matters { self.first_thread.machine_busy_ns() } else { None };
+        let busy_since_ns = since(busy_ns, std::mem::replace(&mut self.busy_ns, busy_ns));
+        let terrace_ns = account.cpu_ns.load(Relaxed);
+        let own_ns = ran_since_ns
+            + terrace_ns.saturating_sub(std::mem::replace(&mut self.terrace_ns, terrace_ns));
+        let others_ns = busy_since_ns.unwrap_or(0).saturating_sub(own_ns);
+        let lost_ns = lost_before_ns + lost_ns(elapsed_ns, threads, self.cpus, others_ns);
         account.lost_ns.store(lost_ns, Relaxed);
         account.looked_ns.store(now_ns, Relaxed);
         if self.minute.back().is_none_or(|(at_ns, _)| then_ns.saturating_sub(*at_ns) >= SECOND_NS) {
@@ -135,38 +185,59 @@ impl Account {
 mod tests {
     use super::*;
 
+    fn lost(
+        elapsed_ns: u64,
+        (stall_ns, stall_cpu_ns, ran_ns): (u64, u64, u64),
+        cpus: u64,
+        others_ns: u64,
+    ) -> u64 {
+        super::lost_ns(elapsed_ns, Threads { stall_ns, stall_cpu_ns, ran_ns }, cpus, others_ns)
+    }
+
     #[test]
     fn what_one_thread_waits_is_lost() {
-        assert_eq!(lost_ns(1_000, 300, 0, 700, 2), 300);
+        assert_eq!(lost(1_000, (300, 0, 700), 2, 0), 300);
         // A third of that is its own CPU time.
-        assert_eq!(lost_ns(1_000, 300, 100, 800, 1), 300);
+        assert_eq!(lost(1_000, (300, 100, 800), 1, 0), 300);
         // It waits for requests as well.
-        assert_eq!(lost_ns(1_000, 300, 0, 100, 2), 300);
-        assert_eq!(lost_ns(1_000, 0, 0, 700, 2), 0);
-        assert_eq!(lost_ns(0, 0, 0, 0, 0), 0);
+        assert_eq!(lost(1_000, (300, 0, 100), 2, 0), 300);
+        assert_eq!(lost(1_000, (0, 0, 700), 2, 0), 0);
+        assert_eq!(lost(0, (0, 0, 0), 0, 0), 0);
     }
 
     #[test]
     fn waits_of_several_threads_are_not_added_up() {
         // Two threads, each of which waits for half of the time.
-        assert_eq!(lost_ns(1_000, 1_000, 0, 1_000, 2), 500);
+        assert_eq!(lost(1_000, (1_000, 0, 1_000), 2, 0), 500);
         // One waits all the time while three compute.
-        assert_eq!(lost_ns(1_000, 1_000, 0, 3_000, 4), 250);
+        assert_eq!(lost(1_000, (1_000, 0, 3_000), 4, 0), 250);
         // All of eight wait and do nothing else.
-        assert_eq!(lost_ns(1_000, 8_000, 0, 0, 8), 1_000);
-        assert_eq!(lost_ns(u64::MAX, u64::MAX, 0, u64::MAX, 1), u64::MAX);
+        assert_eq!(lost(1_000, (8_000, 0, 0), 8, 0), 1_000);
+        assert_eq!(lost(u64::MAX, (u64::MAX, 0, u64::MAX), 1, 0), u64::MAX);
     }
 
     #[test]
     fn while_one_waits_another_one_has_its_cpu() {
         // Four threads wait for three quarters of the time, and use half of two CPUs.
-        assert_eq!(lost_ns(1_000, 3_000, 0, 1_000, 2), 500);
+        assert_eq!(lost(1_000, (3_000, 0, 1_000), 2, 0), 500);
         // They use both.
-        assert_eq!(lost_ns(1_000, 2_000, 0, 2_000, 2), 0);
+        assert_eq!(lost(1_000, (2_000, 0, 2_000), 2, 0), 0);
         // All of eight wait and do nothing else.
-        assert_eq!(lost_ns(1_000, 8_000, 0, 0, 2), 1_000);
+        assert_eq!(lost(1_000, (8_000, 0, 0), 2, 0), 1_000);
         // A quarter of what both do is their faults.
-        assert_eq!(lost_ns(1_000, 2_500, 500, 2_000, 2), 250);
+        assert_eq!(lost(1_000, (2_500, 500, 2_000), 2, 0), 250);
+    }
+
+    #[test]
+    fn what_other_programs_have_of_the_cpus_was_not_to_be_had() {
+        // Four threads wait nearly always. Others have 300: 1,700 are left, of which 200 were
+        // used. If they are clients, they would have had 1,200 of 2,000.
+        let (beside, clients) = (882, 750);
+        assert_eq!(lost(1_000, (3_600, 0, 200), 2, 300), (beside + clients) / 2);
+        // One thread, and a program that has nothing to do with it on the other CPU.
+        assert_eq!(lost(1_000, (300, 0, 700), 2, 1_000), 300);
+        // Enough is left.
+        assert_eq!(lost(1_000, (900, 0, 600), 4, 500), 600);
     }
 
     #[test]
@@ -174,7 +245,15 @@ mod tests {
         let account = Account::new();
         let cost = FaultCost::default();
         let first_thread = FirstThread::unknown();
-        let mut looks = Looks { last: (0, None), minute: VecDeque::new(), cpus: 1, first_thread };
+        let mut looks = Looks {
+            last: (0, None),
+            minute: VecDeque::new(),
+            cpus: 1,
+            has_all_cpus: true,
+            busy_ns: None,
+            terrace_ns: 0,
+            first_thread,
+        };
         let mut told = (0, 0);
         // A tenth is lost for two minutes, and then nothing for half of one.
         for tenth in 1..=1_500 {
