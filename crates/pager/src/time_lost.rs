@@ -29,13 +29,13 @@ pub fn lost_ns(elapsed_ns: u64, threads: Threads, cpus: u64, others_ns: u64) -> 
     let Threads { stall_ns, stall_cpu_ns, ran_ns } = threads;
     let wanted_ns = elapsed_ns.max(threads.wanted_ns());
     let all_ns = elapsed_ns.saturating_mul(cpus.max(1));
-    let ran_ns = ran_ns.max(stall_cpu_ns);
+    // For the program itself, and not for its faults.
+    let useful_ns = ran_ns.saturating_sub(stall_cpu_ns);
     let beside_others_ns = all_ns.saturating_sub(others_ns);
-    let with_clients_ns = u128::from(all_ns) * u128::from(ran_ns)
-        / (u128::from(ran_ns) + u128::from(others_ns)).max(1);
+    let with_clients_ns = u128::from(all_ns) * u128::from(useful_ns)
+        / (u128::from(useful_ns) + u128::from(others_ns)).max(1);
     let lost = |left_ns: u64| {
-        // One thread can always have a CPU, sooner or later: waits for it are told elsewhere.
-        let possible_ns = wanted_ns.min(left_ns.max(ran_ns)).max(1);
+        let possible_ns = wanted_ns.min(left_ns.max(useful_ns)).max(1);
         let lost_ns = stall_ns.saturating_sub(wanted_ns.saturating_sub(possible_ns));
         (u128::from(elapsed_ns) * u128::from(lost_ns) / u128::from(possible_ns)) as u64
     };
