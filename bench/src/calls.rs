@@ -7,7 +7,6 @@ use crate::probe::{self, MIB, PAGE, REGION};
 use crate::results::{self, median};
 use crate::servers::group::Group;
 use crate::servers::process;
-use crate::zram::Zram;
 use anyhow::{Context, bail};
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
@@ -17,6 +16,7 @@ use std::os::unix::process::CommandExt as _;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 use syscalls::{Sysno, syscall};
+use terrace_testkit::zram::Zram;
 
 /// What is timed. A child by an instruction of the program's own is not known to the C library, so
 /// there is nothing to compare.
@@ -67,7 +67,7 @@ fn time_calls(repeats: usize) -> anyhow::Result<Value> {
     for _ in 0..repeats {
         for ((side, under_terrace, pages), found) in SIDES.iter().zip(&mut found) {
             let _zram = match *side {
-                "zram" => match Zram::swap_on(1 << 30, "lz4") {
+                "zram" => match Zram::for_measuring(1 << 30, "lz4") {
                     Ok(zram) => Some(zram),
                     Err(e) => {
                         println!("no zram side: {e:#}");

@@ -4,10 +4,10 @@
 
 use crate::machine::terrace;
 use crate::results::{self, median};
-use crate::zram::Zram;
 use anyhow::{Context, bail};
 use serde_json::{Value, json};
 use std::process::Command;
+use terrace_testkit::zram::Zram;
 
 /// The steps of a fault, as `probe::time_touches` names them, and what they are.
 const FAULT: [(&str, &str); 7] = [
@@ -64,7 +64,7 @@ pub fn run(repeats: usize) -> anyhow::Result<()> {
                 evictions.push(report["steps"]["eviction"].clone());
             }
             if missing.is_none() {
-                match Zram::swap_on(1 << 30, "lz4") {
+                match Zram::for_measuring(1 << 30, "lz4") {
                     Ok(_zram) => theirs[place].push(one(cpus, None)?),
                     Err(e) => missing = Some(format!("{e:#}")),
                 }

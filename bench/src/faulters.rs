@@ -5,9 +5,9 @@
 use crate::machine::pinned_to;
 use crate::probe::{FAULTER_CASES, FaulterCase};
 use crate::results::{self, median};
-use crate::zram::Zram;
 use anyhow::{Context, bail};
 use serde_json::{Value, json};
+use terrace_testkit::zram::Zram;
 
 /// How the figures of one case are called in the program's output, and in the table.
 const FIGURES: [(&str, &str); 4] = [
@@ -57,11 +57,11 @@ pub fn run(
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());
         for _ in 0..repeats {
             {
-                let _zram = swap.then(|| Zram::swap_on(1 << 30, "lz4")).transpose()?;
+                let _zram = swap.then(|| Zram::for_measuring(1 << 30, "lz4")).transpose()?;
                 ours.push(one(Some(&flags), cpus, threads)?);
             }
             if missing.is_none() {
-                match Zram::swap_on(1 << 30, "lz4") {
+                match Zram::for_measuring(1 << 30, "lz4") {
                     Ok(_zram) => theirs.push(one(None, cpus, threads)?),
                     Err(e) => missing = Some(format!("{e:#}")),
                 }

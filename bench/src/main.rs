@@ -34,7 +34,6 @@ mod sim;
 mod solver;
 mod threads;
 mod victims;
-mod zram;
 mod zswap;
 
 use clap::{Parser, Subcommand};

@@ -4,9 +4,9 @@
 
 use crate::machine::pinned;
 use crate::results::{self, median};
-use crate::zram::Zram;
 use anyhow::{Context, bail};
 use serde_json::{Value, json};
+use terrace_testkit::zram::Zram;
 
 /// One run's figures.
 struct Figures {
@@ -57,7 +57,7 @@ pub fn run(repeats: usize) -> anyhow::Result<()> {
         restores.push(json["tiers"][1]["fault_p50_us"].as_f64().unwrap_or(f64::NAN));
         inline.push(measured(Some(&["--dram", "16G", "--tiers", "dram,lz4"]), "touch-ahead")?);
         if missing.is_none() {
-            match Zram::swap_on(1 << 30, "lz4") {
+            match Zram::for_measuring(1 << 30, "lz4") {
                 Ok(_zram) => theirs.push(figures(None)?),
                 Err(e) => missing = Some(format!("{e:#}")),
             }

@@ -15,7 +15,7 @@ use rand_distr::{Distribution as _, Zipf};
 use serde_json::{Value, json};
 use std::collections::{BTreeSet, VecDeque};
 use terrace_policy::victims::{
-    Passed, Return, Writes, passed, probation_room, returned, soon_pages,
+    Passed, Refault, Writes, passed, probation_room, refault_distance_pages, refaulted,
 };
 
 const ITEMS: usize = 381_300;
@@ -224,16 +224,16 @@ struct Ours {
 #[derive(Clone, Copy)]
 struct OurPage {
     /// Rounds left, and what it had when it came back.
-    returns: u32,
+    refaults: u32,
     level: u32,
-    watched: bool,
+    tracked: bool,
     written: bool,
     left_at: u32,
 }
 
 impl Ours {
     fn new(pages: usize, room: usize, watches: bool) -> Ours {
-        let page = OurPage { returns: 0, level: 0, watched: false, written: false, left_at: NEVER };
+        let page = OurPage { refaults: 0, level: 0, tracked: false, written: false, left_at: NEVER };
         Ours {
             hand: VecDeque::new(),
             probation: VecDeque::new(),
@@ -251,14 +251,14 @@ impl Policy for Ours {
     }
 
     fn came(&mut self, page: u32, _now: usize) {
-        let soon = soon_pages(self.room as u64, (self.pages.len() - self.room) as u64) as u64;
+        let soon = refault_distance_pages(self.room as u64, (self.pages.len() - self.room) as u64) as u64;
         let state = &mut self.pages[page as usize];
         let back = if state.left_at == NEVER {
-            Return { returns: 0, probation: false }
+            Refault { refaults: 0, probation: false }
         } else {
-            returned(state.level, u64::from(self.left - state.left_at), soon)
+            refaulted(state.level, u64::from(self.left - state.left_at), soon)
         };
-        (state.returns, state.level, state.watched) = (back.returns, back.returns, false);
+        (state.refaults, state.level, state.tracked) = (back.refaults, back.refaults, false);
         if back.probation { self.probation.push_back(page) } else { self.hand.push_back(page) }
     }
 
@@ -275,18 +275,18 @@ impl Policy for Ours {
                     .or_else(|| self.probation.pop_front())
                     .expect("somebody is resident");
                 let state = &mut self.pages[page as usize];
-                let writes = match (self.watches, state.watched, state.written) {
+                let writes = match (self.watches, state.tracked, state.written) {
                     (false, ..) => Writes::Unknowable,
-                    (_, false, _) => Writes::Unwatched,
+                    (_, false, _) => Writes::Untracked,
                     (.., false) => Writes::None,
                     (.., true) => Writes::Some,
                 };
-                match passed(state.returns, false, writes, 0) {
+                match passed(state.refaults, false, writes, 0) {
                     Passed::Take => break page,
                     Passed::Leave => {}
-                    Passed::Returns(returns) => (state.returns, state.watched) = (returns, false),
-                    Passed::Watch => {
-                        (state.returns, state.watched, state.written) = (0, true, false)
+                    Passed::Refaults(refaults) => (state.refaults, state.tracked) = (refaults, false),
+                    Passed::Track => {
+                        (state.refaults, state.tracked, state.written) = (0, true, false)
                     }
                 }
                 self.hand.push_back(page);

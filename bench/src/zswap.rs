@@ -1,12 +1,12 @@
 //! zswap before a swap file, for the time of a benchmark, undone when dropped. The file is never
 //! written to while the pool has room.
 
-use crate::zram::{Changed, no_other_swap, swap_off, swap_on};
 use anyhow::{Context, bail};
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use terrace_testkit::zram::{Changed, no_other_swap, swap_off, swap_on};
 
 const PARAMETERS: &str = "/sys/module/zswap/parameters";
 

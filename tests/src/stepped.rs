@@ -48,8 +48,8 @@ pub fn before_call(command: &mut Command, number: u32, act: impl FnOnce(i32)) ->
     (child, reached)
 }
 
-/// Does something before a call of a process that runs: the calls after `begin` are counted, but for
-/// those that only move pages (ioctl). Whether there were as many before it ended.
+/// Does something before a call of a process that runs: the calls after `begin` are counted, but
+/// for those that only move pages (ioctl). Whether there were as many before it ended.
 ///
 /// # Panics
 /// If it cannot be traced.

@@ -1384,8 +1384,8 @@ fn used_ms(pid: &serde_json::Value) -> u64 {
     fields.map(|ticks| ticks.parse::<u64>().unwrap() * 10).sum()
 }
 
-/// A keeper, or a guard in its place, that waits for something answers with the cause. It takes next
-/// to no time of a CPU, also where somebody has connected and says nothing.
+/// A keeper, or a guard in its place, that waits for something answers with the cause. It takes
+/// next to no time of a CPU, also where somebody has connected and says nothing.
 #[track_caller]
 fn expect_answers(target: &Target, process: &serde_json::Value, cause: &str) {
     let says_so = |figures: &serde_json::Value| figures["note"].as_str().unwrap().contains(cause);

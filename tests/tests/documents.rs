@@ -1,5 +1,5 @@
-//! The documents: each command on their pages works, on the build under test, or the page says which
-//! test runs it, or what it is that no test has.
+//! The documents: each command on their pages works, on the build under test, or the page says
+//! which test runs it, or what it is that no test has.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
+use terrace_testkit::group::MemoryGroup;
 use terrace_tests::{
     Finished, Program, Report, Running, Terrace, is_installed, machine, skip, target_directory,
     terrace_command, terrace_library,
@@ -1171,41 +1172,6 @@ const PLACES: &[Place] = &[
     },
 ];
 
-/// A memory control group of this test's own, removed when dropped.
-struct Group(PathBuf);
-
-impl Group {
-    fn limited(name: &str, limit: u64) -> std::io::Result<Group> {
-        let groups = fs::read_to_string("/proc/self/cgroup")?;
-        let mut parts = groups.lines().filter_map(|line| line.split_once(':')?.1.split_once(':'));
-        let first = parts.find(|(names, _)| names.is_empty() || names.contains("memory"));
-        let (names, path) = first.unwrap_or_default();
-        let (root, file) = match names {
-            "" => ("/sys/fs/cgroup", "memory.max"),
-            _ => ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
-        };
-        let directory = Path::new(root)
-            .join(path.trim_start_matches('/'))
-            .join(format!("terrace-as-started-{name}-{}", std::process::id()));
-        fs::create_dir(&directory)?;
-        let group = Group(directory);
-        fs::write(group.0.join(file), limit.to_string())?;
-        Ok(group)
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        // Its last process may be on its way out.
-        for _ in 0..100 {
-            if fs::remove_dir(&self.0).is_ok() {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    }
-}
-
 /// Terrace where every user can read it: this tree may be root's alone.
 fn public_copies() -> TempDir {
     let public = tempfile::Builder::new()
@@ -1231,9 +1197,13 @@ fn in_a_hard_place(place: &str, name: &str) {
     if place.alone_not.contains(&name) {
         return println!("{name} does not run in {} without Terrace either", place.name);
     }
-    let group = match place.limit.map(|limit| Group::limited(name, limit)).transpose() {
+    let group = match place
+        .limit
+        .map(|limit| MemoryGroup::limited("terrace-as-started", limit))
+        .transpose()
+    {
         Ok(group) => group,
-        Err(e) => return skip(name, &format!("there is no memory control group to be had: {e}")),
+        Err(e) => return skip(name, &format!("there is no memory control group to be had: {e:#}")),
     };
     let public = public_copies();
     let started = |scene: &Scene, terrace: Option<Terrace>| {
@@ -1246,7 +1216,7 @@ fn in_a_hard_place(place: &str, name: &str) {
             "sh",
         ]);
         if let Some(group) = &group {
-            program = program.env("GROUP", &group.0);
+            program = program.env("GROUP", group.path());
         }
         if let Some(user) = place.user {
             program = program.for_user(user, public.path());

@@ -220,8 +220,8 @@ fn misses_are_counted_by_page() {
     assert_eq!(number("/misses/dead_objects"), 0);
 }
 
-/// `terrace report utilisation` of that: hot objects, the pages that they are on, who made them, and
-/// what they would save side by side.
+/// `terrace report utilisation` of that: hot objects, the pages that they are on, who made them,
+/// and what they would save side by side.
 #[test]
 fn hot_objects_that_are_strewn_over_pages_are_reported() {
     let (scratch, file) = recorded(&PROGRAM, "objects", &["sparse"], &ALL);

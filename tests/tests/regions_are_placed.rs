@@ -81,8 +81,8 @@ fn terrace(arguments: &[&str]) -> Finished {
     Program::new(terrace_command()).args(arguments).run()
 }
 
-/// Bytes in a tier of the data of the process that this `terrace run` started; `None` while it has no
-/// figures.
+/// Bytes in a tier of the data of the process that this `terrace run` started; `None` while it has
+/// no figures.
 fn in_tier(run: &str, name: &str) -> Option<u64> {
     let status: Value = serde_json::from_slice(&terrace(&["status", "--json"]).stdout).ok()?;
     let run = run.parse::<u64>().ok();

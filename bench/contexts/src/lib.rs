@@ -161,7 +161,8 @@ macro_rules! recorded {
         static $next: Next = Next::of($name);
 
         /// Records the call, and goes on as the program's own, with all of its arguments.
-        // SAFETY: keeps the argument registers and the alignment of the stack over two calls, then jumps.
+        // SAFETY: keeps the argument registers and the alignment of the stack over two calls, then
+        // jumps.
         #[unsafe(naked)]
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $public() {

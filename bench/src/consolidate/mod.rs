@@ -16,7 +16,6 @@ mod program;
 use crate::objects::start;
 use crate::results::{self, median};
 use crate::servers::group::Group;
-use crate::zram::Zram;
 use crate::{interrupt, machine};
 use clap::ValueEnum as _;
 use program::{Layout, Structure};
@@ -25,6 +24,7 @@ use std::io::{BufRead as _, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
+use terrace_testkit::zram::Zram;
 
 pub use program::{Task, run as run_program};
 
@@ -81,7 +81,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         "use of 20 %",
         "p99.9 us, after"
     );
-    let zram = Zram::swap_on(4 << 30, "lz4")?;
+    let zram = Zram::for_measuring(4 << 30, "lz4")?;
     for structure in &options.structures {
         for share in &options.shares {
             compare(options, *structure, *share, &zram)?;

@@ -257,8 +257,8 @@ fn measure<I: Index>(task: &Task, index: I) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What became of a jump after so many seconds: how long until pages were used as well as before it,
-/// and what moved until then and until the end. Where they were used no better by then than
+/// What became of a jump after so many seconds: how long until pages were used as well as before
+/// it, and what moved until then and until the end. Where they were used no better by then than
 /// `scattered`, there is nothing to come back to.
 fn jumped(at: usize, seconds: &[Value], scattered: f64) -> Value {
     let [before, .., last] = seconds.get(at.wrapping_sub(1)..).unwrap_or_default() else {

@@ -1,6 +1,6 @@
 //! Servers at a share of the memory that memcached would take, all with the same memory: memcached
-//! and redis in a memory control group over zram lz4, memcached under `terrace run`, and terrace-kv,
-//! as it starts and while it brings hot items together.
+//! and redis in a memory control group over zram lz4, memcached under `terrace run`, and
+//! terrace-kv, as it starts and while it brings hot items together.
 //!
 //! T is what memcached's group and zram take together while the group's limit is that share of
 //! what memcached takes without one. For every other side a limit or a budget is looked for with

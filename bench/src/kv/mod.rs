@@ -86,7 +86,8 @@ impl Peer {
         let own = std::env::current_exe().unwrap_or_default();
         let beside = own.with_file_name("terrace-kv");
         let kv = beside.to_string_lossy();
-        // memcached's table grows at 1.5 items a bucket, in steps that would fall into a measurement.
+        // memcached's table grows at 1.5 items a bucket, in steps that would fall into a
+        // measurement.
         let power = (options.items * 2 / 3 + 1).next_power_of_two().ilog2().max(16);
         let line = match (self, address) {
             (Peer::Ceiling, _) => {

@@ -16,13 +16,13 @@ mod tree;
 use crate::results::{self, median};
 use crate::servers::group::Group;
 use crate::side::jemalloc;
-use crate::zram::Zram;
 use crate::{interrupt, machine};
 use anyhow::Context;
 use serde_json::{Value, json};
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, ChildStdout, Command, Stdio};
+use terrace_testkit::zram::Zram;
 
 pub use program::run as run_program;
 pub use tree::Tree;
@@ -262,7 +262,7 @@ fn speed(options: &Options) -> anyhow::Result<()> {
         options.resident, options.repeats
     );
     interrupt::watch()?;
-    let zram = Zram::swap_on(4 << 30, "lz4")?;
+    let zram = Zram::for_measuring(4 << 30, "lz4")?;
     let mut rows = Vec::new();
     for (kind, distribution) in PROGRAMS {
         let words = program(kind, distribution, options.keys, options.seconds)?;

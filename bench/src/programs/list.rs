@@ -1,5 +1,5 @@
-//! The programs: each computes for some seconds by itself, on data that it makes, and prints what it
-//! found.
+//! The programs: each computes for some seconds by itself, on data that it makes, and prints what
+//! it found.
 
 use anyhow::{Context, ensure};
 use std::fs;
@@ -153,8 +153,8 @@ for (1 .. 3000000) { $sum += length $hash{'key ' . (1 + int(900000 * rand() ** 4
 print \"$sum\\n\";
 ";
 
-/// A map of strings, of which most lookups go to a small part, and some entries are replaced, so that
-/// the collector goes round.
+/// A map of strings, of which most lookups go to a small part, and some entries are replaced, so
+/// that the collector goes round.
 const GO: &str = r#"package main
 
 import "fmt"

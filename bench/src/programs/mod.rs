@@ -18,7 +18,6 @@ pub mod slowdown;
 
 use crate::picture::{self, Frame, Points};
 use crate::results::{self, median};
-use crate::zram::Zram;
 use crate::{interrupt, machine};
 use anyhow::{Context, bail, ensure};
 use list::{FILLING, PROGRAMS, Program};
@@ -29,6 +28,7 @@ use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use terrace_testkit::zram::Zram;
 
 /// What is measured.
 #[derive(clap::Args)]
@@ -86,8 +86,8 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     results::write(name, json!({ "terrace_flags": options.terrace_flags, "rows": rows }))
 }
 
-/// Programs that grow, under `--dram PERCENT`, against a group that is held to the same share of the
-/// peak from the start: prints, and writes `bench/results/fill.json`.
+/// Programs that grow, under `--dram PERCENT`, against a group that is held to the same share of
+/// the peak from the start: prints, and writes `bench/results/fill.json`.
 pub fn fill(options: &Options) -> anyhow::Result<()> {
     println!(
         "{:>14} {:>6} {:>9} {:>10} {:>9} {:>19} {:>6}",
@@ -186,7 +186,7 @@ fn sample(
     let dram = if kind == Kind::Fill { format!("{share}%") } else { budget.to_string() };
     let flags = format!("--dram {dram} {}", options.terrace_flags);
     let under = under_terrace(words, report.path(), &flags)?;
-    let swap = options.swap.then(|| Zram::swap_on(ZRAM_BYTES, "lz4")).transpose()?;
+    let swap = options.swap.then(|| Zram::for_measuring(ZRAM_BYTES, "lz4")).transpose()?;
     let Some(terrace) =
         one(&under, Limit::None, swap.as_ref(), longest).context("under Terrace")?
     else {
@@ -205,7 +205,7 @@ fn sample(
     if matches!(kind, Kind::AgainstZram | Kind::Fill) {
         let zram = match swap {
             Some(zram) => zram,
-            None => Zram::swap_on(ZRAM_BYTES, "lz4")?,
+            None => Zram::for_measuring(ZRAM_BYTES, "lz4")?,
         };
         let limit = if kind == Kind::Fill { budget } else { terrace.p95 as u64 };
         let over_zram = || one(words, Limit::Bytes(limit), Some(&zram), longest);

@@ -2,7 +2,6 @@
 
 use super::senpai::Senpai;
 use crate::servers::group::Group;
-use crate::zram::Zram;
 use crate::{interrupt, machine};
 use anyhow::ensure;
 use serde_json::Value;
@@ -10,6 +9,7 @@ use std::fs;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+use terrace_testkit::zram::Zram;
 
 /// Between looks at memory.
 const LOOK_EVERY: Duration = Duration::from_millis(40);

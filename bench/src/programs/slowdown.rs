@@ -2,8 +2,8 @@
 //! whose limit follows pressure, over zram: how much slower a program is, and how much less memory
 //! it has on average.
 //!
-//! One repeat: a run alone that warms up; then alone, under Terrace, and in the group at each of two
-//! pressures, in random order. Memory is counted as in the other benchmark of programs.
+//! One repeat: a run alone that warms up; then alone, under Terrace, and in the group at each of
+//! two pressures, in random order. Memory is counted as in the other benchmark of programs.
 
 use super::list::PROGRAMS;
 use super::one::{Limit, one};
@@ -12,13 +12,13 @@ use super::senpai::Senpai;
 use super::{Kind, SLOWEST, ZRAM_BYTES, alone, asked_for, under_terrace};
 use crate::interrupt;
 use crate::results::{self, median};
-use crate::zram::Zram;
 use anyhow::{Context, ensure};
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use serde_json::{Value, json};
 use std::time::Duration;
+use terrace_testkit::zram::Zram;
 
 /// What is measured.
 #[derive(clap::Args)]
@@ -81,7 +81,7 @@ fn sample(name: &str, words: &[String], flags: &str, repeat: usize) -> anyhow::R
         let pressure = PRESSURES.iter().find(|(name, _)| *name == side);
         let sample = match pressure {
             Some((_, target)) => {
-                let zram = Zram::swap_on(ZRAM_BYTES, "lz4")?;
+                let zram = Zram::for_measuring(ZRAM_BYTES, "lz4")?;
                 one(words, Limit::Pressure(Senpai::new(*target)), Some(&zram), longest)?
             }
             None if side == "terrace" => one(&under, Limit::None, None, longest)?,

@@ -1,10 +1,10 @@
 //! What Terrace is compared with: a memory control group over one of the kernel's compressed swaps.
 
-use crate::zram::Zram;
 use crate::zswap::Zswap;
 use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
+use terrace_testkit::zram::Zram;
 
 /// Which of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +47,7 @@ impl Peer {
     /// Swaps on it.
     pub fn swap_on(self, bytes: u64) -> anyhow::Result<Swap> {
         Ok(match self {
-            Peer::Zram(algorithm) => Swap::Zram(Zram::swap_on(bytes, algorithm)?),
+            Peer::Zram(algorithm) => Swap::Zram(Zram::for_measuring(bytes, algorithm)?),
             Peer::Zswap => Swap::Zswap(Zswap::swap_on(bytes)?),
         })
     }

@@ -148,8 +148,8 @@ fn arena_for_thread() -> Option<u32> {
             slot.store(number.unwrap_or(NONE), Release);
             number
         }
-        // Somebody is at it, perhaps a thread that a fork left behind: share the first arena, or
-        // make one that nobody else will use.
+        // Another thread is making it, perhaps one that a fork left behind: share the first arena,
+        // or make one that no other thread will use.
         Err(BEING_MADE) => match NUMBERS[0].load(Acquire) {
             NONE | BEING_MADE => create_arena(),
             number => Some(number),
@@ -161,7 +161,7 @@ fn arena_for_thread() -> Option<u32> {
 /// The arena for allocations of LARGE and more (see `shim/malloc.c`).
 static LARGE: AtomicU32 = AtomicU32::new(NONE);
 
-/// `MALLOCX_ARENA` of it and `MALLOCX_TCACHE_NONE`; 0 if there is none, or somebody is at making
+/// `MALLOCX_ARENA` of it and `MALLOCX_TCACHE_NONE`; 0 if there is none, or another thread is making
 /// it.
 #[unsafe(no_mangle)]
 extern "C" fn terrace_large_flags() -> i32 {

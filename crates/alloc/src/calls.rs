@@ -1,10 +1,10 @@
 //! What is to be done soon by a thread that allocates, at a point where it holds no lock.
 //!
-//! Whoever asks sets a bit of `wanted`, then the flag that every allocation looks at. Who finds the
-//! flag clears it, then takes the bits. The order holds on any machine, because both go through
-//! `wanted` by changes that acquire and release. Who sets a bit after all were taken has seen the
-//! flag cleared, and sets it after that. (If setting a bit did not acquire, the flag could be set
-//! and cleared again before that bit counts.)
+//! A thread that asks sets a bit of `wanted`, then the flag that every allocation looks at. A
+//! thread that finds the flag clears it, then takes the bits. The order holds on any machine,
+//! because both go through `wanted` by changes that acquire and release. A thread that sets a bit
+//! after all were taken has seen the flag cleared, and sets it after that. (If setting a bit did
+//! not acquire, the flag could be set and cleared again before that bit counts.)
 
 use std::sync::atomic::{AtomicU32, Ordering, Ordering::*};
 
@@ -26,7 +26,7 @@ pub fn ask(words: &impl Words, bits: u32) {
     words.flag(Release);
 }
 
-/// For who found the flag set: what was asked for.
+/// What was asked for, for a thread that found the flag set.
 pub fn answer(words: &impl Words) -> u32 {
     words.clear(AcqRel);
     words.take(AcqRel)
@@ -171,7 +171,7 @@ mod tests {
         ) {
             let message = self.messages.len();
             self.order[step.word].insert(place, message);
-            // Before it is known to anybody, so that views can be compared.
+            // Before any thread knows of it, so that views can be compared.
             self.messages.push(Message { value, released: [0, 1], followed: false });
             self.views[thread][step.word] = message;
             let mut released = [0, 1];

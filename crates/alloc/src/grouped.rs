@@ -27,7 +27,7 @@ pub struct Grouping {
     pub zones: usize,
     /// Frames that make a context, 1 to 16; 0: the return address and the height of the stack.
     pub depth: usize,
-    /// Whether it is watched whose objects are where and how hot.
+    /// Whether each site's objects are tracked: where they are and how hot.
     pub watched: bool,
 }
 
@@ -48,7 +48,7 @@ pub fn start(grouping: Grouping) {
     context::learn_stacks();
     context::set_depth(grouping.depth);
     sites::set_zones(grouping.zones);
-    // SAFETY: a flag that is read without order; whoever reads it late is not watched yet.
+    // SAFETY: a flag that is read without order; a thread that reads it late is not tracked yet.
     unsafe { (&raw mut terrace_watching).write_volatile(i32::from(grouping.watched)) };
     // SAFETY: everything is ready.
     unsafe { terrace_group_threads() };
@@ -118,8 +118,7 @@ unsafe extern "C" fn terrace_grouped_usable(object: *const u8) -> usize {
     unsafe { slabs::place_of(object as usize) }.map_or(0, |place| size_of_class(place.class()))
 }
 
-/// An object was allocated that is too large to be grouped. Only where objects are watched, as the
-/// next two.
+/// An object was allocated that is too large to be grouped. Only called where objects are tracked.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn terrace_large_born(
     object: *mut u8,

@@ -1,5 +1,5 @@
 //! The allocation sites of objects that are too large to be grouped, for reports. They are kept
-//! only where sites are watched.
+//! only where sites are tracked.
 //!
 //! Objects are in one of a few maps by where they begin, each behind a lock: jemalloc's own caches
 //! serve up to 32 KiB without one.
@@ -32,7 +32,8 @@ fn map_of(address: usize) -> &'static Lock<BTreeMap<usize, Large>> {
     &LARGE[(address >> TOGETHER_SHIFT) % MAPS]
 }
 
-/// The lock, if nobody has it for longer than a moment: the mover waits for none that a fork holds.
+/// The lock, if no thread holds it for longer than a moment: the mover waits for none that a fork
+/// holds.
 fn tried(
     map: &'static Lock<BTreeMap<usize, Large>>,
 ) -> Option<LockGuard<'static, BTreeMap<usize, Large>>> {
@@ -43,7 +44,7 @@ fn tried(
     })
 }
 
-/// A lock is somebody's.
+/// Another thread holds a lock.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Busy;
 

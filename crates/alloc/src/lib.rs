@@ -4,9 +4,9 @@
 //! address ranges behind those; [`unmanaged`] the allocator for everything that must never be
 //! evicted.
 //!
-//! With [`grouped`] objects below a page go by who allocates them: the crate `context` tells that,
-//! [`sites`] has each context's zone, [`watch`] what they hold and how hot that is, [`magazines`]
-//! each thread's free objects, [`slabs`] the pages.
+//! With [`grouped`] objects below a page are placed by their calling context: the crate `context`
+//! tells that, [`sites`] has each context's zone, [`watch`] what they hold and how hot that is,
+//! [`magazines`] each thread's free objects, [`slabs`] the pages.
 //!
 //! What the program places itself (`mnalloc`) is [`placement`]'s.
 
@@ -58,7 +58,7 @@ fn words() -> Memory {
 }
 
 /// For the interposed `mmap`, when it is done: what [`call_soon`] asked for, if this is no signal
-/// handler. Such a one may have interrupted whoever has the locks that are needed for it; and what
+/// handler. A handler may have interrupted the thread that holds the locks needed for it; and what
 /// [`tidy_soon`] asked for is for `malloc` alone, which no handler may call.
 pub fn poll() {
     // SAFETY: holds no lock of ours, as `call_soon` promises to its `poll`.
@@ -92,7 +92,7 @@ extern "C" fn terrace_poll() {
 /// After a mapping.
 #[unsafe(no_mangle)]
 extern "C" fn terrace_poll_start() {
-    // The flag stays as it is: who finds nothing wanted has lost nothing.
+    // The flag stays as it is: a thread that finds nothing wanted has lost nothing.
     if WANTED.load(Relaxed) & START != 0
         && !sys::may_be_in_handler()
         && WANTED.fetch_and(!START, AcqRel) & START != 0

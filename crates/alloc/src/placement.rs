@@ -330,19 +330,19 @@ impl Wish {
 
 impl Shard {
     /// An object; `None` if there is no page for it.
-    fn allocate(&mut self, wish: Wish) -> Option<usize> {
-        if wish.bytes > PAGE || wish.align > PAGE {
-            return self.allocate_large(wish);
+    fn allocate(&mut self, request: Wish) -> Option<usize> {
+        if request.bytes > PAGE || request.align > PAGE {
+            return self.allocate_large(request);
         }
-        if let Some(address) = wish.near
+        if let Some(address) = request.near
             && let Some(object) =
-                self.place(number_of(address), wish, Some(address % PAGE / GRANULE))
+                self.place(number_of(address), request, Some(address % PAGE / GRANULE))
         {
             return Some(object);
         }
-        if wish.owner > 0 {
+        if request.owner > 0 {
             let (pages, private, is_big) = {
-                let arena = self.arenas.at(wish.owner)?;
+                let arena = self.arenas.at(request.owner)?;
                 let mut pages = [None; TRIES];
                 pages.iter_mut().zip(arena.pages()).for_each(|(to, page)| *to = Some(page));
                 (pages, arena.private, arena.bytes >= PRIVATE_FROM)
@@ -353,37 +353,37 @@ impl Shard {
                 unsafe { page(*number) }.list != PRIVATE || private == number + 1
             };
             for number in pages.into_iter().flatten().filter(is_good) {
-                if let Some(object) = self.place(number, wish, None) {
+                if let Some(object) = self.place(number, request, None) {
                     return Some(object);
                 }
             }
             if is_big {
-                return self.begin_private(wish);
+                return self.begin_private(request);
             }
         }
         // What is hot, and no more than that, grows by nothing that belongs beside it.
-        let grows = wish.owner > 0 || wish.near.is_some() || wish.temperature == MILD;
-        self.move_in(wish, if grows { ROOM_TO_GROW } else { 1 }).or_else(|| {
-            let number = self.begin(wish.temperature)?;
-            self.place(number, wish, None)
+        let grows = request.owner > 0 || request.near.is_some() || request.temperature == MILD;
+        self.move_in(request, if grows { ROOM_TO_GROW } else { 1 }).or_else(|| {
+            let number = self.begin(request.temperature)?;
+            self.place(number, request, None)
         })
     }
 
     /// Places an object on this page of the shard, if there is room.
-    fn place(&mut self, number: u32, wish: Wish, near: Option<usize>) -> Option<usize> {
+    fn place(&mut self, number: u32, request: Wish, near: Option<usize>) -> Option<usize> {
         // SAFETY: the shard is locked, as its reference is exclusive.
         let found = unsafe { page(number) };
-        if found.kind != Kind::Objects || temperature_of(number) != wish.temperature {
+        if found.kind != Kind::Objects || temperature_of(number) != request.temperature {
             return None;
         }
-        let granules = wish.granules();
+        let granules = request.granules();
         let (at, is_new) =
-            found.place(granules, (wish.align / GRANULE).max(1), near, wish.owner)?;
+            found.place(granules, (request.align / GRANULE).max(1), near, request.owner)?;
         self.relist(number);
         self.bytes += granules * GRANULE;
-        self.count(wish.owner, 1, (granules * GRANULE) as i64);
-        if is_new && wish.owner > 0 {
-            self.arenas.at(wish.owner)?.came(number);
+        self.count(request.owner, 1, (granules * GRANULE) as i64);
+        if is_new && request.owner > 0 {
+            self.arenas.at(request.owner)?.came(number);
         }
         Some(address_of(number) + at * GRANULE)
     }
@@ -397,14 +397,14 @@ impl Shard {
 
     /// Places an object on one of the fullest pages that have so many granules free in a row, and
     /// room.
-    fn move_in(&mut self, wish: Wish, room: usize) -> Option<usize> {
-        let needed = wish.granules().max(room);
+    fn move_in(&mut self, request: Wish, room: usize) -> Option<usize> {
+        let needed = request.granules().max(room);
         // In the first list it may be too little.
         for list in needed.ilog2() as usize..LISTS {
-            let mut next = self.lists[wish.temperature][list];
+            let mut next = self.lists[request.temperature][list];
             for _ in 0..TRIES {
                 let Some(number) = next.checked_sub(1) else { break };
-                if let Some(object) = self.place(number, wish, None) {
+                if let Some(object) = self.place(number, request, None) {
                     return Some(object);
                 }
                 // SAFETY: what is in the lists is the shard's.
@@ -428,13 +428,13 @@ impl Shard {
 
     /// Begins a page for one arena alone and places the object there. The arena's private page so
     /// far is opened to other arenas.
-    fn begin_private(&mut self, wish: Wish) -> Option<usize> {
-        let number = self.begin(wish.temperature)?;
+    fn begin_private(&mut self, request: Wish) -> Option<usize> {
+        let number = self.begin(request.temperature)?;
         // SAFETY: the shard's page.
         unsafe { page(number) }.list = PRIVATE;
-        let before = std::mem::replace(&mut self.arenas.at(wish.owner)?.private, number + 1);
+        let before = std::mem::replace(&mut self.arenas.at(request.owner)?.private, number + 1);
         self.make_public(before);
-        self.place(number, wish, None)
+        self.place(number, request, None)
     }
 
     /// A page (number plus one, or 0) that was one arena's is open to others.
@@ -448,14 +448,15 @@ impl Shard {
         }
     }
 
-    fn allocate_large(&mut self, wish: Wish) -> Option<usize> {
-        let len = wish.bytes.div_ceil(PAGE).max(1) as u32;
-        let first = self.spans[wish.temperature].take(len, (wish.align / PAGE).max(1) as u32)?;
+    fn allocate_large(&mut self, request: Wish) -> Option<usize> {
+        let len = request.bytes.div_ceil(PAGE).max(1) as u32;
+        let first =
+            self.spans[request.temperature].take(len, (request.align / PAGE).max(1) as u32)?;
         for number in first..first + len {
             // SAFETY: free pages of the shard.
             let found = unsafe { page(number) };
             if number == first {
-                found.make_large(len, wish.owner);
+                found.make_large(len, request.owner);
             } else {
                 found.make_tail(first);
             }
@@ -463,8 +464,8 @@ impl Shard {
         let bytes = len as usize * PAGE;
         self.bytes += bytes;
         self.page_bytes += bytes;
-        self.count(wish.owner, 1, bytes as i64);
-        if let Some(arena) = self.arenas.at(wish.owner) {
+        self.count(request.owner, 1, bytes as i64);
+        if let Some(arena) = self.arenas.at(request.owner) {
             arena.came(first);
         }
         Some(address_of(first))
@@ -627,7 +628,7 @@ fn extend(temperature: usize, shard: usize, bytes: usize, align: usize) -> bool 
         return false;
     }
     for number in first..end {
-        // SAFETY: nobody else's yet; zeros are valid.
+        // SAFETY: no other thread uses it yet; zeros are valid.
         unsafe { &(*record(number)).shard }.store(shard as u8 + 1, Release);
     }
     SHARD[shard].lock().spans[temperature].add((first, end - first));
@@ -683,7 +684,7 @@ fn alive(id: ArenaId) -> Option<(LockGuard<'static, Shard>, usize, Owner)> {
 
 /// Where an object is to go: the shard, and what it asks for there. `None`: where `malloc` puts it.
 fn resolve(placement: Placement, bytes: usize, align: usize) -> Option<(usize, Wish)> {
-    let wish = |temperature, (owner, generation), near| Wish {
+    let request = |temperature, (owner, generation), near| Wish {
         bytes,
         align,
         temperature,
@@ -693,9 +694,9 @@ fn resolve(placement: Placement, bytes: usize, align: usize) -> Option<(usize, W
     };
     match placement {
         Placement::Default => None,
-        Placement::Hot => Some((own_shard(), wish(HOT, (0, 0), None))),
-        Placement::Cold => Some((own_shard(), wish(COLD, (0, 0), None))),
-        Placement::NextTo(0) => Some((own_shard(), wish(MILD, (0, 0), None))),
+        Placement::Hot => Some((own_shard(), request(HOT, (0, 0), None))),
+        Placement::Cold => Some((own_shard(), request(COLD, (0, 0), None))),
+        Placement::NextTo(0) => Some((own_shard(), request(MILD, (0, 0), None))),
         Placement::NextTo(near) => {
             let Some((mut inside, shard, number)) = shard_of(near) else {
                 misuse(|| format!("mnalloc next to {near:#x}, which was not placed"));
@@ -711,7 +712,7 @@ fn resolve(placement: Placement, bytes: usize, align: usize) -> Option<(usize, W
             // Behind a large object comes what belongs to it, wherever there is room.
             Some((
                 shard,
-                wish(
+                request(
                     temperature_of(number),
                     (owner, generation),
                     (kind == Kind::Objects).then_some(near),
@@ -726,7 +727,7 @@ fn resolve(placement: Placement, bytes: usize, align: usize) -> Option<(usize, W
                 return None;
             };
             let arena = inside.arenas.at(owner)?;
-            Some((shard, wish(usize::from(arena.temperature), (owner, arena.generation), None)))
+            Some((shard, request(usize::from(arena.temperature), (owner, arena.generation), None)))
         }
     }
 }
@@ -741,23 +742,23 @@ fn allocate(placement: Placement, bytes: usize, align: usize) -> usize {
     {
         return 0;
     }
-    let Some((shard, wish)) = resolve(placement, bytes, align) else { return 0 };
+    let Some((shard, request)) = resolve(placement, bytes, align) else { return 0 };
     // Others may take what is got: so not only once.
     for _ in 0..EXTENDED_MAX {
         let mut inside = SHARD[shard].lock();
         // What it was resolved to may be gone meanwhile: by misuse, but then too nothing may break.
-        if wish.owner > 0 && inside.arenas.alive(wish.owner, wish.generation).is_none() {
+        if request.owner > 0 && inside.arenas.alive(request.owner, request.generation).is_none() {
             return 0;
         }
-        if let Some(object) = inside.allocate(wish) {
+        if let Some(object) = inside.allocate(request) {
             return object;
         }
-        let can_age = inside.spans[wish.temperature].can_age();
+        let can_age = inside.spans[request.temperature].can_age();
         drop(inside);
         if can_age {
             // What is free may only be in the wrong pieces.
-            (0..2).for_each(|_| tidy_one(&SHARD[shard], wish.temperature));
-        } else if !extend(wish.temperature, shard, bytes, align) {
+            (0..2).for_each(|_| tidy_one(&SHARD[shard], request.temperature));
+        } else if !extend(request.temperature, shard, bytes, align) {
             return 0;
         }
     }
@@ -786,7 +787,7 @@ extern "C" fn terrace_placed_misaligned(align: usize) {
     misuse(|| format!("mnalloc_aligned with alignment {align}, which is no power of two"));
 }
 
-/// Says that what is to be freed or resized was allocated by nobody.
+/// Reports that what is to be freed or resized was never allocated.
 #[unsafe(no_mangle)]
 extern "C" fn terrace_not_allocated(object: usize) {
     misuse(|| format!("free or realloc of {object:#x}, which was not allocated"));
@@ -852,7 +853,7 @@ pub fn create(kind: usize, what: usize) -> ArenaId {
         Some(Placement::Cold) => (None, COLD),
         Some(placement @ (Placement::NextTo(1..) | Placement::Arena(_))) if open() => {
             match resolve(placement, 0, GRANULE) {
-                Some((shard, wish)) => (Some(shard), wish.temperature),
+                Some((shard, request)) => (Some(shard), request.temperature),
                 None => (None, MILD),
             }
         }
@@ -947,7 +948,8 @@ pub fn tidy() {
 fn tidy_one(shard: &Lock<Shard>, temperature: usize) {
     let going = shard.lock().spans[temperature].age();
     for (first, len) in &going {
-        // Nobody else knows of it. Where the kernel refuses, it is no worse than not having tried.
+        // No other thread knows of it. Where the kernel refuses, it is no worse than not having
+        // tried.
         let _ = zone::discard(address_of(*first), *len as usize * PAGE);
     }
     let mut inside = shard.lock();
@@ -956,7 +958,7 @@ fn tidy_one(shard: &Lock<Shard>, temperature: usize) {
 
 /// Takes the locks for a fork: before those of [`crate::zone`].
 pub fn lock_for_fork() {
-    // Nobody waits for it with a shard's in hand. And where there is nothing, nothing comes to be
+    // No thread waits for it while it holds a shard's. And where there is nothing, nothing is made
     // now.
     std::mem::forget(OPENING.lock());
     shards_in_use().for_each(|shard| std::mem::forget(shard.lock()));

@@ -1,7 +1,7 @@
 //! Allocation sites: which zone each calling context's objects go to, and which frames it has.
 //!
 //! At first a context's zone follows from its number; once samples say how hot its objects are,
-//! from that ([`terrace_policy::grouping`], by what is watched of them, [`crate::watch`]). Looking
+//! from that ([`terrace_policy::grouping`], by what is tracked of them, [`crate::watch`]). Looking
 //! a zone up reads one word of a table that all threads share.
 
 use crate::slabs;
@@ -128,7 +128,7 @@ fn search(id: ContextId, stack: &Stack, caller: Caller) -> (ZoneId, Site) {
     }
     let mut frames = [0; DEPTH_MAX];
     let len = terrace_context::frames(stack, caller, &mut frames);
-    // Where sites are watched, and before the lock: the loader's memory may be out.
+    // Where sites are tracked, and before the lock: the loader's memory may be evicted.
     let mut objects: [Option<(usize, String)>; DEPTH_MAX] = Default::default();
     if slabs::are_tagged() {
         objects
@@ -157,7 +157,8 @@ fn search(id: ContextId, stack: &Stack, caller: Caller) -> (ZoneId, Site) {
 }
 
 /// Sorts sites into zones, by the bytes of grouped objects that each holds and how hot these are.
-/// Not if the lock is somebody's: that may be who waits for the mover, or for what it has locked.
+/// Not if another thread holds the lock: it may wait for the mover, or for what the mover has
+/// locked.
 pub fn regroup(figures: impl Fn(Site) -> (u64, f32)) {
     let Some(sites) = SITES.try_lock() else { return };
     let figures: Vec<grouping::Site> = (1..)
@@ -176,7 +177,7 @@ pub fn regroup(figures: impl Fn(Site) -> (u64, f32)) {
 }
 
 /// Tells of all sites: number, zone, and what writes down the frames: for each a tab, its offset in
-/// the file, a tab, and the file. False if the lock is somebody's.
+/// the file, a tab, and the file. False if another thread holds the lock.
 pub fn each(mut each: impl FnMut(Site, ZoneId, &dyn Fn(&mut String))) -> bool {
     let program = std::fs::read_link("/proc/self/exe")
         .map_or_else(|_| String::new(), |path| path.to_string_lossy().into_owned());
@@ -205,7 +206,7 @@ pub fn each(mut each: impl FnMut(Site, ZoneId, &dyn Fn(&mut String))) -> bool {
     true
 }
 
-/// Takes the lock of the sites, after that of what is watched of them. The mover only tries it.
+/// Takes the lock of the sites, after that of what is tracked of them. The mover only tries it.
 pub fn lock_for_fork() {
     std::mem::forget(SITES.lock());
 }

@@ -1,7 +1,7 @@
 //! Slabs: runs of pages in the zones of groups, each cut into objects of one class. All that is
 //! known of them lies outside their pages.
 //!
-//! Where sites are watched, each object has a *tag* behind its slab's map: the number of the site
+//! Where sites are tracked, each object has a *tag* behind its slab's map: the number of the site
 //! that allocated it. Objects below 128 bytes share one with their neighbours: it is that of the
 //! last allocated.
 //!
@@ -20,7 +20,8 @@ use terrace_os::PAGE;
 use terrace_os::space::Span;
 use terrace_pager::lock::Lock;
 
-/// A zone is extended by this much: enough for the pager to have whoever allocates wait for room.
+/// A zone is extended by this much: enough for the pager to have the allocating thread wait for
+/// room.
 const CHUNK: usize = 1 << 20;
 /// The page map becomes accessible in steps of this size: of 32 MiB of a zone.
 const MAP_STEP: usize = 64 << 10;
@@ -47,7 +48,7 @@ struct Inside {
     free: u16,
 }
 
-/// Whether objects have tags, that is, whether sites are watched: decided before there are any.
+/// Whether objects have tags, that is, whether sites are tracked: decided before there are any.
 static TAGGED: AtomicBool = AtomicBool::new(false);
 
 /// See there.
@@ -345,7 +346,7 @@ pub fn take(zone: ZoneId, class: Class, wanted: &mut [*mut u8]) -> usize {
         let mut inside = slabs.lock();
         taken += inside.take(class, &mut wanted[taken..]);
         if taken > 0 {
-            // What there is will do: a new slab is for who gets nothing.
+            // What there is will do: a new slab is for a caller that gets nothing.
             break;
         }
         if !inside.add_slab(zone, class) {
@@ -388,7 +389,7 @@ pub unsafe fn set_tag(object: *mut u8, site: u16) {
     }
 }
 
-/// A zone's lock is somebody's.
+/// Another thread holds a zone's lock.
 pub struct Busy;
 
 /// The tag of the object at an address; 0 where there is none. Takes no lock for which it would
@@ -566,7 +567,7 @@ impl Slabs {
             slab.write(Slab { start, class, inside });
             &*slab
         };
-        // SAFETY: nobody else knows of it.
+        // SAFETY: no other thread knows of it.
         for (word, bits) in unsafe { slab.map() }.iter_mut().enumerate() {
             let rest = objects - word * 64;
             *bits = if rest >= 64 { u64::MAX } else { (1 << rest) - 1 };
@@ -642,8 +643,8 @@ pub fn tidy() {
                 continue;
             }
             for start in &going {
-                // Nobody else knows of it. Where the kernel refuses, it is no worse than not having
-                // tried.
+                // No other thread knows of it. Where the kernel refuses, it is no worse than not
+                // having tried.
                 let _ = zone::discard(*start, slab_bytes(kind));
             }
             slabs.lock().empty[kind].clean.extend(going);

@@ -15,7 +15,7 @@ use terrace_os::PAGE;
 use terrace_pager::Pager;
 use terrace_pager::lock::Lock;
 
-/// What is watched of a site, or of a zone of placed objects.
+/// What is tracked of a site, or of a zone of placed objects.
 #[derive(Clone, Copy, Default)]
 struct Watched {
     /// Samples that met its objects.
@@ -76,7 +76,7 @@ impl Look {
         at(&mut self.sites, site as usize)
     }
 
-    /// Goes on for a slice, or less if somebody waits.
+    /// Goes on for a slice, or less if a thread waits.
     fn go_on(&mut self, pager: &Pager) {
         let left = Cell::new(OBJECTS_A_SLICE);
         let count = |objects: usize| left.set(left.get().saturating_sub(objects));
@@ -139,8 +139,8 @@ fn at<T: Clone + Default>(all: &mut Vec<T>, index: usize) -> &mut T {
     &mut all[index]
 }
 
-/// What is watched of all sites, by number, and of placed objects. The mover's, and at the end the
-/// program's.
+/// What is tracked of all sites, by number, and of placed objects. Used by the mover, and at the
+/// end by the program.
 struct Watch {
     sites: Vec<Watched>,
     placed: [Watched; TEMPERATURES],
@@ -221,7 +221,7 @@ pub fn sampled(address: usize, weight: f32) {
 }
 
 impl Watch {
-    fn watched(&mut self) -> impl Iterator<Item = &mut Watched> {
+    fn write_tracked(&mut self) -> impl Iterator<Item = &mut Watched> {
         self.sites.iter_mut().chain(&mut self.placed)
     }
 
@@ -238,7 +238,7 @@ impl Watch {
     fn end_look(&mut self) {
         let look = std::mem::replace(&mut self.look, Look::BEGIN);
         self.looks += 1;
-        self.watched().for_each(|watched| watched.bytes = 0.0);
+        self.write_tracked().for_each(|watched| watched.bytes = 0.0);
         for (site, found) in look.sites.iter().enumerate().filter(|(_, found)| found.objects > 0.0)
         {
             at(&mut self.sites, site).looked_at(found);
@@ -250,7 +250,7 @@ impl Watch {
     }
 
     /// The whole list as text: a line of what concerns all, then one for each site, and each zone
-    /// of placed objects, with objects or samples. `None` while somebody has the sites.
+    /// of placed objects, with objects or samples. `None` while another thread has the sites.
     fn text(&self, pager: &Pager) -> Option<String> {
         let names: Vec<&str> = pager.tier_names().collect();
         let mut text =
@@ -292,7 +292,7 @@ impl Watch {
     }
 }
 
-/// Called a few times a second by the mover where sites are watched: decays, and goes on with the
+/// Called a few times a second by the mover where sites are tracked: decays, and goes on with the
 /// look at all objects; when that is done, regroups, and tells of it.
 pub fn look(now_ns: u64) {
     let Some(pager) = zone::pager().filter(|_| slabs::are_tagged()) else { return };
@@ -304,7 +304,7 @@ pub fn look(now_ns: u64) {
     if seconds >= 1.0 {
         watch.decayed_ns = now_ns;
         let factor = 0.5f64.powf(seconds / HALF_LIFE_S) as f32;
-        watch.watched().for_each(|watched| watched.hotness *= factor);
+        watch.write_tracked().for_each(|watched| watched.hotness *= factor);
     }
     let is_new = matches!(watch.look.stage, Stage::Grouped(0));
     let is_spent = watch.spent_ns > FIRST_NS + (now_ns - watch.began_ns) / LOOK_SHARE;
@@ -326,7 +326,7 @@ pub fn look(now_ns: u64) {
 }
 
 /// Tells of all at the end. By then the program may have freed everything: so not how it is now,
-/// unless nobody has looked before.
+/// unless there was no look before.
 pub fn tell(pager: &Pager) {
     if !slabs::are_tagged() {
         return;
@@ -369,7 +369,7 @@ pub fn forget_samples() {
     *WATCH.lock() = Watch::NEW;
 }
 
-/// Takes the lock of what is watched, for any kind of fork: no thread of the program's has it but
+/// Takes the lock of what is tracked, for any kind of fork: no thread of the program's has it but
 /// at the program's end.
 pub fn lock_watch_for_fork() {
     FORK_WAITS.store(true, Relaxed);

@@ -3,9 +3,9 @@
 //!
 //! Zone 0 holds what is not grouped: everything, or what is large. The others lie side by side,
 //! those of groups and those of placed objects, so that an address tells whether it is in one of
-//! them. A zone hands out extents front to back and never takes address space back: who got them
-//! keeps what is freed and reuses it. Its memory becomes accessible in one growing prefix, which
-//! stays one mapping.
+//! them. A zone hands out extents front to back and never takes address space back: the allocator
+//! that got them keeps what is freed and reuses it. Its memory becomes accessible in one growing
+//! prefix, which stays one mapping.
 
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::*};
 use terrace_os as sys;
@@ -120,7 +120,7 @@ pub fn attach(pager: &'static Pager) {
     for (id, zone, used) in guards.iter().filter(|(_, _, used)| used.bytes > 0) {
         manage(pager, *id, zone.start.load(Relaxed), used.bytes);
     }
-    // Under the locks: an extent is managed either here or by whoever hands it out.
+    // Under the locks: an extent is managed either here or by the thread that hands it out.
     PAGER.store(std::ptr::from_ref(pager).cast_mut(), Release);
 }
 
@@ -243,7 +243,7 @@ pub fn extend(id: ZoneId, size: usize, align: usize) -> *mut u8 {
     }
     used.bytes = end - base;
     if let Some(pager) = pager() {
-        // With the gap that alignment left: nobody touches it, and the range stays one.
+        // With the gap that alignment left: no thread touches it, and the range stays one.
         manage(pager, id, before, end - before);
     }
     start as *mut u8

@@ -32,7 +32,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// Answers. Whoever asked may have gone.
+    /// Answers. The client may have gone.
     pub fn answer(&mut self, text: &str) {
         let _ = self.stream.write_all(text.as_bytes());
     }
@@ -49,8 +49,8 @@ impl Channel {
         Ok(Channel { listener, silent: Vec::new() })
     }
 
-    /// Takes the channel over from a process that was killed, whose descriptors this one has too.
-    /// Whoever that one had accepted is told by the connection's end that no answer follows.
+    /// Takes the channel over from a process that was killed, whose descriptors this one has too. A
+    /// client that one had accepted is told by the connection's end that no answer follows.
     pub fn take_over(&mut self) {
         // Noted when this process was made: they may be other files by now, and are not closed.
         std::mem::forget(std::mem::take(&mut self.silent));
@@ -75,7 +75,7 @@ impl Channel {
         silent.chain([self.listener.as_raw_fd()])
     }
 
-    /// A request of root, or of the keeper's own user. Waits for nobody.
+    /// A request of root, or of the keeper's own user. Does not wait.
     pub fn next(&mut self) -> Option<Request> {
         while let Ok((stream, _)) = self.listener.accept() {
             if is_trusted(&stream) && stream.set_nonblocking(true).is_ok() {

@@ -1,9 +1,9 @@
 //! Children that stay: each is attached to by itself. A limit of memory is for all of them together
 //! ([`crate::family`]), one that follows the time lost for each.
 //!
-//! A forked child is served by its parent's keeper from the fork on, so everything is brought back
-//! to it first, and its userfaultfd is closed. A child that executes another program has new
-//! memory, of which nothing is out, and is attached to as any process is. One that ends or executes
+//! A forked child is served by its parent's keeper from the fork on, so everything is restored to
+//! it first, and its userfaultfd is closed. A child that executes another program has new memory,
+//! of which nothing is evicted, and is attached to as any process is. One that ends or executes
 //! another program soon is left as it is.
 
 use crate::process;
@@ -33,10 +33,10 @@ impl Keeper {
     fn attach_to_child(&mut self, pid: i32) {
         if process::program(pid) == process::program(self.target) {
             if self.stub.dead {
-                // The child's memory stays registered, so nobody else can register it.
+                // The child's memory stays registered, so no other process can register it.
                 return;
             }
-            // Which of the spaces is its own nobody tells.
+            // Nothing tells which of the spaces is its own.
             for number in 1..self.spaces.len() {
                 self.restore_space(number);
                 self.drop_space(number);

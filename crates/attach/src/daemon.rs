@@ -95,7 +95,7 @@ fn in_the_background(kept: Option<i32>, act: impl FnOnce(Said)) -> Result<String
     if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
         return Err(std::io::Error::last_os_error()).context("pipe");
     }
-    // SAFETY: both were just made, for nobody else.
+    // SAFETY: both were just made, and have no other owner.
     let (mut reader, writer) = unsafe { (File::from_raw_fd(ends[0]), File::from_raw_fd(ends[1])) };
     // SAFETY: this process has one thread.
     match unsafe { libc::fork() } {
@@ -192,11 +192,11 @@ fn leave_the_terminal(kept: impl Iterator<Item = i32>) {
     let _ = std::fs::write("/proc/self/oom_score_adj", "-1000");
 }
 
-/// Detaches from a process: everything is back. How long that took, in milliseconds; `None` where it
-/// was attached to from outside, and what is in swap or on a node stays there.
+/// Detaches from a process: everything is back. How long that took, in milliseconds; `None` where
+/// it was attached to from outside, and what is in swap or on a node stays there.
 ///
 /// # Errors
-/// If nobody is attached to it, or something of ours could not be taken away.
+/// If no keeper is attached to it, or something of ours could not be taken away.
 pub fn detach(pid: i32) -> Result<Option<u64>> {
     let answer = channel::ask(pid, "detach", None)?.unwrap_or_default();
     let took = answer.strip_prefix("ok ");
@@ -215,11 +215,12 @@ pub fn detach(pid: i32) -> Result<Option<u64>> {
     Ok(took)
 }
 
-/// Has a process that is attached to keep to another limit: the values of `--dram` and `--slowdown`,
-/// of which one that is not given stays. What holds then and what held before, in words.
+/// Has a process that is attached to keep to another limit: the values of `--dram` and
+/// `--slowdown`, of which one that is not given stays. What holds then and what held before, in
+/// words.
 ///
 /// # Errors
-/// If nobody is attached to it, or its keeper cannot change that.
+/// If no keeper is attached to it, or its keeper cannot change that.
 pub fn set(pid: i32, dram: Option<&str>, slowdown: Option<&str>) -> Result<String> {
     let request = format!("{SET}{} {}", dram.unwrap_or("-"), slowdown.unwrap_or("-"));
     let answer = channel::ask(pid, &request, Some(SET_WAIT))?;

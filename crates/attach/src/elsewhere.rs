@@ -1,4 +1,4 @@
-//! Other architectures: nobody can be attached to.
+//! Other architectures: no process can be attached to.
 
 use crate::{Figures, Limit};
 use anyhow::{Result, bail};
@@ -47,7 +47,7 @@ pub fn set(_pid: i32, _dram: Option<&str>, _slowdown: Option<&str>) -> Result<St
     bail!(WHY)
 }
 
-/// Nobody.
+/// No process.
 pub fn attached() -> Vec<i32> {
     Vec::new()
 }

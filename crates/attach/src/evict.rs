@@ -1,9 +1,9 @@
-//! The way out: which pages leave, and how.
+//! Eviction: which pages, and how.
 //!
-//! Victims are chosen by CLOCK with use counts: a hand goes round over what is resident. A page
-//! that came back since the hand passed is spared once for each fault. The hand goes round at most
-//! four times a second, and what came back in the last half second stays: so a budget that is too
-//! small slows the target down, and does not stop it.
+//! Victims are chosen by CLOCK with use counts: the CLOCK hand goes round over what is resident. A
+//! page that refaulted since the hand passed is spared once for each fault. The hand goes round at
+//! most four times a second, and what refaulted in the last half second stays: so a budget that is
+//! too small slows the target down, and does not stop it.
 
 use crate::process::{self, Mapping};
 use crate::state::Keeper;
@@ -25,7 +25,7 @@ const MAPPINGS: usize = 32_000;
 const CROWDED: &str =
     "the process has more than 32,000 mappings: what is not registered yet stays in DRAM";
 
-/// What the hand passes at a time: at most 2 MiB of a mapping.
+/// What the CLOCK hand passes at a time: at most 2 MiB of a mapping.
 struct Region {
     start: u64,
     end: u64,
@@ -55,7 +55,7 @@ impl Keeper {
         }
     }
 
-    /// Evicts about so many pages. Whether the hand can go on.
+    /// Evicts about so many pages. Whether the CLOCK hand can go on.
     fn evict_some(&mut self, pages: u64) -> bool {
         let mut left = pages;
         for _ in 0..256 {
@@ -74,7 +74,7 @@ impl Keeper {
         mapping.is_data && !is_ours && mapping.end <= ADDRESSES
     }
 
-    /// The part of a mapping that the hand passes next; `None` while it rests.
+    /// The part of a mapping that the CLOCK hand passes next; `None` while it rests.
     fn next_region(&mut self) -> Option<Region> {
         let next = self.hand.mappings.iter().find(|mapping| mapping.end > self.hand.at);
         let Some(mapping) = next else {
@@ -152,7 +152,8 @@ impl Keeper {
     }
 
     /// Registers all adjacent mappings that a mapping is one of: a part of one would become a
-    /// mapping of its own, and mremap of both would fail. What changed meanwhile is looked at again.
+    /// mapping of its own, and mremap of both would fail. What changed meanwhile is looked at
+    /// again.
     fn register(&mut self, inside: u64) -> bool {
         let mut last = (0, 0);
         for _ in 0..8 {

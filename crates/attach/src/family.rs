@@ -1,10 +1,10 @@
 //! One limit for a process that was attached to and the children that were attached to after it.
 //!
-//! The limit itself is in the shared mapping, so that it changes for all of them at once.
-//! Each keeper writes into a row of a shared mapping what its process would take without a limit,
-//! and divides the limit by all rows ([`terrace_policy::shares`]). All come to the same shares, as
-//! they divide the same numbers. Rows of keepers that have ended do not count. The mapping is a file
-//! in memory without a name; a child's `terrace attach` inherits its descriptor.
+//! The limit itself is in the shared mapping, so that it changes for all of them at once. Each
+//! keeper writes into a row of a shared mapping what its process would take without a limit, and
+//! divides the limit by all rows ([`terrace_policy::shares`]). All come to the same shares, as they
+//! divide the same numbers. Rows of keepers that have ended do not count. The mapping is a file in
+//! memory without a name; a child's `terrace attach` inherits its descriptor.
 
 use crate::process;
 use crate::sys;
@@ -45,7 +45,7 @@ pub struct Family {
 impl Family {
     const BYTES: u64 = size_of::<Members>() as u64;
 
-    /// One with nobody in it, and a limit, bytes.
+    /// One without members, and a limit, bytes.
     ///
     /// # Errors
     /// Without memory or descriptors.
@@ -73,8 +73,8 @@ impl Family {
         let length = sys::length(file.as_raw_fd())?;
         ensure!(length == Self::BYTES, "--family: that is no descriptor of a family");
         let at = sys::map_shared(file.as_raw_fd(), Self::BYTES)?;
-        // SAFETY: mapped for ever, as long as the structure is, and aligned to a page; any bytes are
-        // valid values of atomic integers.
+        // SAFETY: mapped for ever, as long as the structure is, and aligned to a page; any bytes
+        // are valid values of atomic integers.
         Ok(Family { members: unsafe { &*at.cast() }, file, own: None })
     }
 
@@ -109,7 +109,7 @@ impl Family {
         if limit == u64::MAX { limit } else { shares(limit, &needs)[place] }
     }
 
-    /// Takes a row that nobody has, or whose keeper has ended.
+    /// Takes a row that is free, or whose keeper has ended.
     fn join(&self, me: i32) -> Option<usize> {
         self.members.rows.iter().position(|row| {
             let there = row.keeper.load(Acquire);

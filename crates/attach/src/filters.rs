@@ -372,7 +372,8 @@ mod tests {
 
     #[test]
     fn arguments_that_are_known_decide_and_others_may_be_any() {
-        // Executable memory, as systemd's MemoryDenyWriteExecute= forbids it: `mprotect` is asked for that.
+        // Executable memory, as systemd's MemoryDenyWriteExecute= forbids it: `mprotect` is asked
+        // for that.
         let execute = [(0x20, 0, 0, 32), (0x45, 0, 1, 4), KILL, ALLOW];
         assert_eq!(found(&execute, "mprotect"), Verdict::Forbidden);
         assert_eq!(found(&execute, "mmap"), Verdict::Allowed);

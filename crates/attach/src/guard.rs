@@ -24,7 +24,7 @@ pub struct Rescuer(i32);
 impl Rescuer {
     pub fn begin(target: i32, shared: &'static Shared) -> Result<Self> {
         let keeper = sys::pidfd_open(std::process::id() as i32)?;
-        // From its beginning it has another name, for those who kill by names.
+        // From its beginning it has another name, against kills by name.
         set_name(c"terrace-guard");
         // SAFETY: this process has one thread, so every lock is free in the child.
         let forked = unsafe { libc::fork() };
@@ -46,7 +46,7 @@ impl Rescuer {
     }
 }
 
-/// Whether the keeper was killed, and nobody else does what is left to do.
+/// Whether the keeper was killed, and no other process does what is left to do.
 fn is_first(shared: &Shared) -> bool {
     shared.done.load(Acquire) == 0 && shared.rescued.swap(1, AcqRel) == 0
 }
@@ -134,7 +134,7 @@ fn take_over(keeper: &mut Keeper) {
     for space in keeper.spaces.iter().flatten() {
         let _ = sys::wake(space.uffd.as_raw_fd(), PAGE, ADDRESSES - PAGE);
     }
-    // Whoever touches memory that cannot be left yet waits for this process.
+    // A thread that touches memory that cannot be left yet waits for this process.
     while let Err(error) = keeper.leave() {
         let until = sys::now_ns() + AGAIN_MS as u64 * 1_000_000;
         while sys::now_ns() < until {
@@ -149,7 +149,7 @@ fn take_over(keeper: &mut Keeper) {
     }
 }
 
-/// Answers those who ask while this process cannot leave yet.
+/// Answers requests while this process cannot leave yet.
 fn answer(keeper: &mut Keeper, error: &anyhow::Error) {
     const WHO: &str = "the keeper was killed; its guard leaves as soon as it can";
     keeper.answer(&format!("{WHO}: {error:#}"));
@@ -170,7 +170,8 @@ fn leave_old_spaces(keeper: &mut Keeper) {
 /// Opens the address spaces as the keeper had them, but for those that are open already.
 ///
 /// # Errors
-/// If a record of pages cannot be mapped. Its pages stay out meanwhile, and who touches them waits.
+/// If a record of pages cannot be mapped. Its pages stay evicted meanwhile, and threads that touch
+/// them wait.
 fn open_spaces(keeper: &mut Keeper) -> Result<()> {
     let mut opened = Ok(());
     for (space, shared) in keeper.spaces.iter_mut().zip(&keeper.shared.spaces) {

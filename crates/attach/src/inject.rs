@@ -43,7 +43,7 @@ fn ptrace(request: i64, tid: i32, address: u64, data: u64) -> Result<i64> {
 }
 
 /// What another process needs to let a stopped thread go, should its tracer be killed. All zero is
-/// a valid value: nobody is stopped.
+/// a valid value: no thread is stopped.
 #[repr(C)]
 pub struct Injection {
     /// The stopped thread; 0 without one. Written after the rest.
@@ -167,9 +167,10 @@ impl Traced {
         bail!("thread {tid} is always where it cannot be interrupted: try again")
     }
 
-    /// Stops the stub, whose registers nobody needs. Its calls are made in the vDSO, where it would
-    /// go on if this process were killed: by what the thread had that made it, it would find a way
-    /// into the program. So it has nothing, and ends by the first instruction that wants a stack.
+    /// Stops the stub, whose registers are not needed. Its calls are made in the vDSO, where it
+    /// would go on if this process were killed: by what the thread had that made it, it would find
+    /// a way into the program. So it has nothing, and ends by the first instruction that wants a
+    /// stack.
     pub fn stop_stub(pid: i32) -> Result<Self> {
         let mut traced = Traced::seize(pid, pid)?;
         traced.instruction = process::syscall_instruction(pid)?;
@@ -185,7 +186,7 @@ impl Traced {
     pub fn adopt(pid: i32, record: &'static Injection) -> Result<Self> {
         let tid = record.tid.load(Acquire);
         if process::stat_field(tid, 3).is_none_or(|state| state == "Z" || state == "X") {
-            // With it nobody is left who is to go on.
+            // With it no thread is left that is to go on.
             record.tid.store(0, Release);
             bail!("the stopped thread has ended");
         }
@@ -225,7 +226,7 @@ impl Traced {
         let arguments = [there.rdi, there.rsi, there.rdx, there.r10, there.r8, there.r9];
         let is_done = there.rip == gadget + SPIN && there.rax % sys::PAGE == 0;
         if is_in_gadget && base == 0 && bytes != 0 && is_done && arguments == mapped[1..] {
-            // Nobody else knows yet that this was mapped.
+            // No other process knows yet that this was mapped.
             traced.call([libc::SYS_munmap as u64, there.rax, bytes, 0, 0, 0, 0])?;
         }
         Ok(traced)
@@ -264,7 +265,7 @@ impl Traced {
     }
 
     /// Takes the stopped thread to where calls are made. Its signals are blocked before that: a
-    /// handler would come back to there.
+    /// handler would return to there.
     fn take(&mut self, record: &'static Injection) -> Result<()> {
         ptrace(GETSIGMASK, self.tid, 8, &raw mut self.mask as u64)?;
         record.mask.store(self.mask, Relaxed);
@@ -461,7 +462,7 @@ impl Traced {
         ptrace(libc::PTRACE_INTERRUPT as i64, self.tid, 0, 0)?;
         ptrace(libc::PTRACE_CONT as i64, self.tid, 0, 0)?;
         self.wait_for_event_stop()?;
-        // Not before: a handler would come back to where calls are made.
+        // Not before: a handler would return to where calls are made.
         self.set_registers(&self.saved)?;
         ptrace(SETSIGMASK, self.tid, 8, &raw const self.mask as u64)?;
         record.is_begun.store(0, Release);

@@ -24,7 +24,7 @@ use std::sync::atomic::Ordering::*;
 
 /// How often memory is measured where nothing happens.
 const TICK_MS: i32 = 20;
-/// How often it is looked at who still lives.
+/// How often it is looked at which processes still live.
 const LOOK_MS: u64 = 250;
 
 /// How long a process must run a program that it has executed, before that is attached to.
@@ -118,8 +118,8 @@ impl Keeper {
         shared.used.store(1, Release);
     }
 
-    /// Serves and evicts until told to leave, or until nobody needs it. Whether that is since the
-    /// process has executed another program.
+    /// Serves and evicts until told to leave, or until no process needs it. Whether that is since
+    /// the process has executed another program.
     pub fn run(&mut self) -> Result<bool> {
         loop {
             self.serve_for(TICK_MS);
@@ -199,8 +199,8 @@ impl Keeper {
         self.figures.budget_bytes = followed.min(self.family.share(look.data));
     }
 
-    /// Whether the process runs the program that it has executed for a second, and nobody asks for an
-    /// end meanwhile.
+    /// Whether the process runs the program that it has executed for a second, and no client asks
+    /// for an end meanwhile.
     pub fn stays(&mut self) -> bool {
         let until = sys::now_ns() + STAYS_NS;
         while sys::now_ns() < until {
@@ -227,7 +227,7 @@ impl Keeper {
     fn report(&self) {
         let Some(file) = &self.limit.report else { return };
         let text = serde_json::to_string_pretty(&self.figures).unwrap_or_default();
-        // Nobody is there who could be told.
+        // There is no client to be told.
         let _ = std::fs::write(file, text + "\n");
     }
 
@@ -237,7 +237,7 @@ impl Keeper {
         left
     }
 
-    /// Answers those who ask while nothing else can be done for them, for a reason.
+    /// Answers requests with a reason, while nothing else can be done for them.
     pub fn answer(&mut self, why: &str) {
         while let Some(mut request) = self.channel.next() {
             if request.text == "status" {
@@ -268,7 +268,7 @@ impl Keeper {
         sys::wait_for_any(spaces.chain(others).chain(target), milliseconds);
     }
 
-    /// Looks who has ended. Whether nothing is left to do.
+    /// Looks which processes have ended. Whether nothing is left to do.
     fn look_around(&mut self) -> bool {
         let now_ms = sys::now_ns() / 1_000_000;
         let has_just_ended = !self.has_ended && sys::wait_readable(self.pidfd.as_raw_fd(), 0);
@@ -304,7 +304,7 @@ impl Keeper {
         }
     }
 
-    /// Whether nobody needs the target's memory any more.
+    /// Whether no process needs the target's memory any more.
     pub fn is_over(&mut self) -> bool {
         self.has_ended |= sys::wait_readable(self.pidfd.as_raw_fd(), 0);
         self.has_left() && !self.memory_is_shared()
@@ -468,7 +468,7 @@ impl Keeper {
         unmapped
     }
 
-    /// Measures: what is resident, what is out.
+    /// Measures: what is resident, what is evicted.
     pub fn measure(&mut self) {
         let figures = &mut self.figures;
         figures.keeper = std::process::id() as i32;

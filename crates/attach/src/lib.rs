@@ -26,20 +26,20 @@
 //!    noted for each page, and forgotten when it is unmapped or remapped: REGISTER passes over
 //!    holes, in which the program may map memory a moment later.
 //! 3. The event of a discard (MADV_DONTNEED) comes *before* the discard. A page that is resident
-//!    then is `Gone`: it is not moved again before it has faulted once. A page that is out has a
-//!    mark in the page table, which the discard takes away. It stays in the store, and a touch of
-//!    it is answered with zeros once UFFDIO_ZEROPAGE finds no mark. Answered earlier, the program
-//!    could write there, and the discard would take that away.
+//!    then is `Gone`: it is not moved again before it has faulted once. An evicted page has a mark
+//!    in the page table, which the discard takes away. It stays in the store, and a touch of it is
+//!    answered with zeros once UFFDIO_ZEROPAGE finds no mark. Answered earlier, the program could
+//!    write there, and the discard would take that away.
 //! 4. Where UFFDIO_COPY or ZEROPAGE say EAGAIN, events are read, and what is to be put there is
 //!    looked up again.
 //! 5. A stored page goes only when its page is in place. A checksum of the page is stored with it.
 //! 6. The record of pages is written before the landing area is emptied. A journal names the pages
 //!    of the batch under way, so that the guard finds what was in the landing area.
 //! 7. The userfaultfds are open in keeper, guard and stub, and in requests of asynchronous I/O
-//!    (IOCB_CMD_POLL, for no event) that belong to the memory itself: whoever is killed, a touch of
-//!    an evicted page waits, and never reads zeros.
+//!    (IOCB_CMD_POLL, for no event) that belong to the memory itself: whichever process is killed,
+//!    a touch of an evicted page waits, and never reads zeros.
 //! 8. A stopped thread makes calls where it may stand for ever ([`inject`]), and another process
-//!    has what it needs to go on: whoever is killed, it goes on as it was.
+//!    has what it needs to go on: whichever process is killed, it goes on as it was.
 //!
 //! A forked child's userfaultfd comes with the fork's event, before the fork returns. The child is
 //! served from the same store, and nothing of it is evicted.

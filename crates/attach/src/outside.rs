@@ -15,9 +15,9 @@ use std::path::{Path, PathBuf};
 use terrace_tiers::{Nodes, SwapKind, SwapView};
 
 const LOOK_MS: i32 = 100;
-/// What the hand passes at a time.
+/// What the CLOCK hand passes at a time.
 const REGION: u64 = 2 << 20;
-/// How many pages leave between two looks at the requests.
+/// How many pages are evicted between two looks at the requests.
 const STEP_PAGES: u64 = 4096;
 /// What it costs a thread to have a page back from swap in memory, or from a disk, us.
 const FROM_MEMORY_US: u64 = 15;
@@ -109,7 +109,7 @@ pub fn check(whom: &Whom, route: Route) -> Result<()> {
     Ok(())
 }
 
-/// Whether pages can go to a node, and come back from there.
+/// Whether pages can be moved to a node and back.
 fn check_node(node: u32) -> Result<()> {
     let nodes = Nodes::of_machine();
     if nodes.node(node).is_none_or(|view| view.total_bytes == 0) {
@@ -168,7 +168,7 @@ impl Outside {
         self.members.len()
     }
 
-    /// Pages out until told to leave, or until nobody is left.
+    /// Pages out until told to leave, or until no process is left.
     pub fn run(&mut self) {
         loop {
             sys::wait_for_any(self.channel.descriptors(), LOOK_MS);
@@ -208,7 +208,7 @@ impl Outside {
     fn report(&self) {
         if let Some(file) = &self.limit.report {
             let text = serde_json::to_string_pretty(&self.figures).unwrap_or_default();
-            // Nobody is there who could be told.
+            // There is no client to be told.
             let _ = fs::write(file, text + "\n");
         }
     }

@@ -1,12 +1,13 @@
-//! Memory of other processes that the kernel moves on request, also of memory that is shared: to its
-//! swap, by process_madvise(MADV_PAGEOUT), or to a slow node, by move_pages.
+//! Memory of other processes that the kernel moves on request, also of memory that is shared: to
+//! its swap, by process_madvise(MADV_PAGEOUT), or to a slow node, by move_pages.
 //!
 //! Victims are chosen by CLOCK, as for what the keeper compresses ([`crate::evict`]). Whether a
 //! page that was paged out has been touched is told by the page table, in which it is present
 //! again. From a node the kernel itself brings back what is touched often (kernel.numa_balancing),
-//! and tells where a page is. A page that is spared for the last time is advised as cold (MADV_COLD): where the kernel
-//! must free memory by itself before the hand is back, it takes that one first. What several
-//! processes have in their page tables the kernel does not page out: it is told how much that is.
+//! and tells where a page is. A page that is spared for the last time is advised as cold
+//! (MADV_COLD): where the kernel must free memory by itself before the CLOCK hand is back, it takes
+//! that one first. What several processes have in their page tables the kernel does not page out:
+//! it is told how much that is.
 
 use crate::process::{self, Mapping};
 use crate::sys::{self, PAGE, Run};
@@ -15,7 +16,7 @@ use std::collections::HashSet;
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-/// How often the hand goes round at most, ms.
+/// How often the CLOCK hand goes round at most, ms.
 const ROUND_MS: u64 = 500;
 /// How often parts are looked up at most, and how much of the time that may take: it walks page
 /// tables.
@@ -30,7 +31,7 @@ pub enum Route {
     Node(u32),
 }
 
-/// One process, and where the hand is in it.
+/// One process, and where the CLOCK hand is in it.
 pub struct Paged {
     pid: i32,
     pidfd: OwnedFd,
@@ -38,7 +39,7 @@ pub struct Paged {
     table: Table,
     route: Route,
     is_wanted: fn(&Mapping) -> bool,
-    /// What the hand passes at a time, bytes.
+    /// What the CLOCK hand passes at a time, bytes.
     region: u64,
     mappings: Vec<Mapping>,
     at: u64,
@@ -52,8 +53,8 @@ pub struct Paged {
     /// Memory on the node that pages go to, bytes.
     far: u64,
     parts_ms: u64,
-    /// Pages that stayed where they were to leave: in the last whole round of the hand, and so far
-    /// in this one; private ones, and of shared memory.
+    /// Pages that stayed though they were to be evicted: in the last whole round of the CLOCK hand,
+    /// and so far in this one; private ones, and of shared memory.
     kept: [u64; 2],
     keeping: [u64; 2],
 }
@@ -76,20 +77,20 @@ pub struct Amounts {
     pub kept: [u64; 2],
 }
 
-/// What one step of the hand has done, pages.
+/// What one step of the CLOCK hand has done, pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Step {
     /// Left.
     pub left: u64,
-    /// Found to have come back.
+    /// Found to have been restored.
     pub back: u64,
     /// Advised as cold.
     pub cold: u64,
 }
 
 impl Paged {
-    /// A process, of which the hand goes over those mappings that are wanted, so many bytes at a
-    /// time. `None` if it has ended, or there is no memory for the record of its pages.
+    /// A process, of which the CLOCK hand goes over those mappings that are wanted, so many bytes
+    /// at a time. `None` if it has ended, or there is no memory for the record of its pages.
     pub fn open(
         pid: i32,
         route: Route,
@@ -182,8 +183,8 @@ impl Paged {
         self.parts_ms = now_ms + PARTS_MS.max(took_ms * PARTS_SHARE * among as u64);
     }
 
-    /// Pages out what may leave of the part that the hand passes next, at most so many pages.
-    /// `None` while the hand rests.
+    /// Pages out what may be evicted of the part that the CLOCK hand passes next, at most so many
+    /// pages. `None` while the hand rests.
     pub fn step(&mut self, most: u64) -> Option<Step> {
         let (start, end) = self.next_region()?;
         Some(self.page_out(start, end, most))
@@ -273,7 +274,7 @@ impl Paged {
         step
     }
 
-    /// Has pages leave. Which of them have is looked up.
+    /// Evicts pages. Which of them were evicted is looked up.
     fn send(&self, pages: &[u64]) {
         match self.route {
             Route::Swap => {

@@ -10,8 +10,8 @@ const STAYS_MS: u64 = 1000;
 /// What is known of the children of one process.
 #[derive(Default)]
 pub struct Children {
-    /// Those that live. Who was there before the keeper is not its own, and the operator names it
-    /// if it is to be attached to.
+    /// Those that live. A process that was there before the keeper is not its own, and the operator
+    /// names it if it is to be attached to.
     seen: HashMap<i32, Option<Seen>>,
     /// Commands that attach.
     pub attaching: Vec<Child>,

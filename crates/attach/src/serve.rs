@@ -53,7 +53,7 @@ impl Keeper {
         let mut any = false;
         while let Some(space) = &self.spaces[number] {
             let fd = space.uffd.as_raw_fd();
-            // SAFETY: nobody else uses the buffer while this process is the keeper.
+            // SAFETY: no other process uses the buffer while this process is the keeper.
             let messages = unsafe { &mut *self.shared.messages.get() };
             *messages = [Message::default(); MESSAGES];
             self.shared.applied.store(0, Relaxed);
@@ -142,7 +142,8 @@ impl Keeper {
         Some(now_ms().saturating_sub(latest.since_ms))
     }
 
-    /// Looks which discards are over: their pages leave the store. Faults that waited are served.
+    /// Looks which discards are over: their pages are removed from the store. Faults that waited
+    /// are served.
     pub fn settle_discards(&mut self) {
         for (number, page) in std::mem::take(&mut self.later) {
             self.serve(number, page);
@@ -197,8 +198,8 @@ impl Keeper {
         }
     }
 
-    /// A child has all pages that its parent had, and the same are out, but for what it is to find
-    /// empty (MADV_WIPEONFORK).
+    /// A child has all pages that its parent had, and the same are evicted, but for what it is to
+    /// find empty (MADV_WIPEONFORK).
     fn forked(&mut self, number: usize, uffd: i32) {
         let known = self.shared.spaces.iter();
         if known
@@ -208,7 +209,7 @@ impl Keeper {
             return;
         }
         self.figures.forks += 1;
-        // SAFETY: the kernel has just made it, for whoever read the event.
+        // SAFETY: the kernel has just made it, for the process that read the event.
         let uffd = unsafe { OwnedFd::from_raw_fd(uffd) };
         // SAFETY: no memory is involved.
         unsafe { libc::fcntl(uffd.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) };
@@ -219,7 +220,7 @@ impl Keeper {
         let table = loop {
             match Table::new() {
                 Ok(table) => break table,
-                // The child would read zeros. Memory or descriptors come back.
+                // The child would read zeros. Memory or descriptors become free again.
                 Err(error) => {
                     sys::wait_for_any(self.channel.descriptors(), 10);
                     self.answer(&format!("a forked child waits for its pages: {error:#}"));
@@ -267,12 +268,12 @@ impl Keeper {
         }
     }
 
-    /// Puts a page where it belongs: what is out from the store, zeros elsewhere.
+    /// Puts a page where it belongs: what is evicted from the store, zeros elsewhere.
     pub fn serve(&mut self, number: usize, page: u64) {
         let mut buffer = [0u8; PAGE as usize];
         let (mut missing, mut is_freed) = (0, false);
         if number == 0 && self.is_unread(page) {
-            // Its content is in the landing area: nobody may read zeros instead.
+            // Its content is in the landing area: no thread may read zeros instead.
             return;
         }
         loop {
@@ -289,7 +290,7 @@ impl Keeper {
                         return self.later.push((number, page));
                     }
                     match sys::zero_page(fd, page) {
-                        // The mark is there, or somebody else has placed the page.
+                        // The mark is there, or another thread has placed the page.
                         Err(libc::EEXIST) if age_ms < DISCARD_MS => {
                             return self.later.push((number, page));
                         }
@@ -374,7 +375,7 @@ impl Keeper {
         }
     }
 
-    /// Brings back what is out of one address space. Whether its memory is still there.
+    /// Restores what is evicted of one address space. Whether its memory is still there.
     pub fn restore_space(&mut self, number: usize) -> bool {
         while let Some(space) = &self.spaces[number] {
             let out: Vec<u64> = space
@@ -415,7 +416,7 @@ impl Keeper {
             let out = |space: &Option<Space>| space.as_ref().is_some_and(|space| space.out > 0);
             let Some(number) = self.spaces.iter().position(out) else { return };
             if !self.restore_space(number) {
-                // Nobody is left who could read its pages. Other spaces have theirs to come.
+                // No process is left that could read its pages. Other spaces have theirs to come.
                 self.drop_space(number);
             } else if let Some(space) = &mut self.spaces[number] {
                 // The record of pages names none any more.

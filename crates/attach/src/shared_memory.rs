@@ -1,9 +1,10 @@
 //! Shared memory of an attached process. No userfaultfd of ours moves it, as other processes may
 //! have it too: the kernel's swap takes it, where there is some, as with `--outside`.
 //!
-//! Victims are chosen by a hand of its own ([`crate::paging`]), which shares what is to leave with
-//! the hand of private memory ([`crate::evict`]) by what each has in DRAM. What several processes
-//! have mapped counts in parts, and what stayed where it was to leave counts no more.
+//! Victims are chosen by a CLOCK hand of its own ([`crate::paging`]), which shares what is to be
+//! evicted with the hand of private memory ([`crate::evict`]) by what each has in DRAM. What
+//! several processes have mapped counts in parts, and what stayed though it was to be evicted
+//! counts no more.
 
 use crate::outside::{NO_ROOM, cost_us};
 use crate::paging::{InSwap, Paged, Route};
@@ -12,9 +13,9 @@ use crate::state::Keeper;
 use crate::sys::PAGE;
 use terrace_tiers::{SwapKind, SwapView};
 
-/// What the hand passes at a time: faults are served after each.
+/// What the CLOCK hand passes at a time: faults are served after each.
 const REGION: u64 = 256 << 10;
-/// Regions that the hand passes before the keeper looks at what else there is to do.
+/// Regions that the CLOCK hand passes before the keeper looks at what else there is to do.
 const REGIONS: usize = 16;
 const NO_SWAP: &str = "there is no swap to take it: set up zram, or swapon a device";
 const MAPPED_BY_MORE: &str = "several processes have mapped it, or it is locked";
@@ -68,7 +69,7 @@ impl Keeper {
         (pages * shared).div_ceil(shared + figures.resident_bytes)
     }
 
-    /// Pages shared memory out, about so many pages. Whether the hand can go on.
+    /// Pages shared memory out, about so many pages. Whether the CLOCK hand can go on.
     pub fn page_out_shared(&mut self, mut pages: u64) -> bool {
         let mut has_moved = false;
         for _ in 0..REGIONS {

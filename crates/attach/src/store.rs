@@ -28,7 +28,7 @@ struct Slab {
     taken: [u64; 16],
 }
 
-/// The pages that are out.
+/// The evicted pages.
 pub struct Store {
     file: OwnedFd,
     memory: *mut u8,
@@ -110,7 +110,7 @@ impl Store {
         if offset + u64::from(len) > BYTES || (len as usize) <= CHECKSUM {
             bail!("the record of pages names no place of the store ({offset:#x}, {len} bytes)");
         }
-        // SAFETY: inside the mapping, as just checked; the slot is in use, so nobody writes it.
+        // SAFETY: inside the mapping, as just checked; the slot is in use, so no thread writes it.
         let stored =
             unsafe { std::slice::from_raw_parts(self.memory.add(offset as usize), len as usize) };
         let (checksum, bytes) = stored.split_at(CHECKSUM);

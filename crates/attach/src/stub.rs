@@ -237,7 +237,7 @@ impl Stub {
         self.base + CONTROL + BUFFER + (HEADER + calls * CALL) as u64
     }
 
-    /// Makes calls in the stub, in their order. `data` goes there and comes back.
+    /// Makes calls in the stub, in their order. `data` is copied there and back.
     pub fn calls(&mut self, calls: &[Call], data: &mut [u8]) -> Result<Vec<i64>> {
         let sequence = self.send(calls, data)?;
         let answer = self.receive(sequence)?;
@@ -282,7 +282,7 @@ impl Stub {
         loop {
             let mut waits = 0;
             while !sys::wait_readable(self.socket.as_raw_fd(), 200) {
-                // Somebody may have stopped it.
+                // It may have been stopped by a signal.
                 self.signal(libc::SIGCONT);
                 // With its control group, and so with the target (`docker pause`): it goes on.
                 waits += u32::from(!process::is_frozen(self.pid));
@@ -305,7 +305,7 @@ impl Stub {
         }
     }
 
-    /// Whether it has ended, also where nobody has waited for it.
+    /// Whether it has ended, also where no parent has waited for it.
     pub fn has_ended(&self) -> bool {
         self.dead || sys::wait_readable(self.pidfd.as_raw_fd(), 0)
     }
@@ -324,7 +324,7 @@ impl Stub {
 
     /// Waits until the stub has answered everything that was asked so far.
     pub fn settle(&mut self) -> Result<()> {
-        // A number that no earlier request had, whoever made it.
+        // A number that no earlier request of any process had.
         self.sequence |= 1 << 63;
         self.calls(&[], &mut []).map(drop)
     }
@@ -393,7 +393,7 @@ impl Stub {
         let mut traced = Traced::stop_stub(self.pid)?;
         self.unmap_by(&mut traced, self.pid)?;
         traced.exit();
-        // Whoever attaches next would find it.
+        // The next keeper that attaches would find it.
         sys::wait_readable(self.pidfd.as_raw_fd(), 1000);
         Ok(())
     }

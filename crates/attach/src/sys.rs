@@ -92,7 +92,7 @@ pub fn mark_absent(uffd: i32, start: u64, end: u64) -> Result<i64, i32> {
     ioctl(uffd, UFFDIO_WRITEPROTECT, &mut [start, end - start, 1])
 }
 
-/// Takes a write protection away, and wakes who waits for that.
+/// Takes a write protection away, and wakes the threads that wait for that.
 pub fn unprotect(uffd: i32, start: u64, end: u64) -> Result<i64, i32> {
     ioctl(uffd, UFFDIO_WRITEPROTECT, &mut [start, end - start, 0])
 }
@@ -162,7 +162,7 @@ pub fn has_mark(pagemap: i32, page: u64) -> bool {
 
 fn descriptor(value: i64) -> io::Result<OwnedFd> {
     let fd = result(value).map_err(io::Error::from_raw_os_error)?;
-    // SAFETY: the kernel has just made it, for nobody else.
+    // SAFETY: the kernel has just made it, and it has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
@@ -369,6 +369,6 @@ pub fn forbid_core(pid: i32) {
 }
 
 pub fn kill(pid: i32, signal: i32) -> Result<(), i32> {
-    // SAFETY: no memory is involved; the callers check whom they signal.
+    // SAFETY: no memory is involved; the callers check which process they signal.
     result(i64::from(unsafe { libc::kill(pid, signal) })).map(drop)
 }

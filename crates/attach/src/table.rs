@@ -111,7 +111,7 @@ impl Word {
         Word(self.0 & !Self::USES | uses << 3)
     }
 
-    /// When a page that is not in the store came back, in milliseconds.
+    /// When a page that is not in the store was restored, in milliseconds.
     pub fn back_ms(self) -> u64 {
         self.0 >> 8
     }
@@ -139,13 +139,13 @@ impl Table {
     /// Maps the table of a descriptor, and owns that once it is mapped.
     ///
     /// # Errors
-    /// If it cannot be mapped: the descriptor stays open then, and nobody's.
+    /// If it cannot be mapped: the descriptor stays open then, without an owner.
     ///
     /// # Safety
-    /// The descriptor is of a file that [`Table::new`] made, and nobody else closes it.
+    /// The descriptor is of a file that [`Table::new`] made, and nothing else closes it.
     pub unsafe fn take(descriptor: i32) -> Result<Self> {
         let words = map(descriptor)?;
-        // SAFETY: open, as it was just mapped, and nobody else's, as the caller says.
+        // SAFETY: open, as it was just mapped, and without another owner, as the caller says.
         Ok(Table { file: unsafe { OwnedFd::from_raw_fd(descriptor) }, words })
     }
 
@@ -161,7 +161,7 @@ impl Table {
 
     fn unmap(&self) {
         // SAFETY: mapped in this size by `map`. Only `leave` and `drop` call this, once and last,
-        // so nobody has a reference into it.
+        // so there is no reference into it.
         unsafe { libc::munmap(self.words.cast(), BYTES as usize) };
     }
 

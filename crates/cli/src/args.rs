@@ -49,7 +49,8 @@ pub enum Command {
     Top(TopArguments),
     /// Measure what each tier makes of your data on this machine: its size, cost and times
     Characterize(CharacterizeArguments),
-    /// Say what could be saved of a program's memory and what that would cost, before anything moves
+    /// Say what could be saved of a program's memory and what that would cost, before anything
+    /// moves
     #[command(after_long_help = PLAN_HELP)]
     Plan(PlanArguments),
     /// Load a server or memory, and check what comes back

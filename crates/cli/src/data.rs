@@ -171,9 +171,9 @@ fn data_range(line: &str) -> Option<Range<u64>> {
     Line::parse(line).filter(Line::is_data).map(|line| line.range)
 }
 
-/// The ranges of `maps` that are data, and what they are called. Ranges of one name in the same region
-/// or in neighbouring ones are one, where no other data lies between them. What has no name and lies
-/// directly behind a file's writable mapping is that file's static data (`.bss`).
+/// The ranges of `maps` that are data, and what they are called. Ranges of one name in the same
+/// region or in neighbouring ones are one, where no other data lies between them. What has no name
+/// and lies directly behind a file's writable mapping is that file's static data (`.bss`).
 fn named_ranges(maps: &str) -> Vec<(Range<u64>, String)> {
     let mut named: Vec<(Range<u64>, String)> = Vec::new();
     let mut file: Option<(u64, &str)> = None;

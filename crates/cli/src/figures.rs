@@ -168,8 +168,8 @@ impl Figures {
         self.updated_ns.saturating_sub(self.started_ns) as f64 / 1e9
     }
 
-    /// Time that was lost to waits for memory in the last minute, or in all where that was less, per
-    /// elapsed time.
+    /// Time that was lost to waits for memory in the last minute, or in all where that was less,
+    /// per elapsed time.
     pub fn slowdown_last_minute(&self) -> f64 {
         // A process that ends within its first tenth of a second has published no minute.
         let (lost_ns, ns) = match self.last_minute_ns {
@@ -1047,7 +1047,8 @@ mod tests {
 
     proptest::proptest! {
         #![proptest_config(proptest::prelude::ProptestConfig { failure_persistence: None, ..proptest::prelude::ProptestConfig::with_cases(256) })]
-        /// Whatever is in a page, the report says something printable of it, and its JSON holds the same numbers.
+        /// Whatever is in a page, the report says something printable of it, and its JSON holds the
+        /// same numbers.
         #[test]
         fn any_page_makes_a_report(
             damage in proptest::collection::vec((0..size_of::<StatsPage>() / 8, proptest::prelude::any::<u64>()), 0..200),
@@ -1055,7 +1056,8 @@ mod tests {
         ) {
             let scratch = tempfile::tempdir().unwrap();
             let mut words = page(7, 1);
-            // The first two words make it a page of this process; without them it is refused at once.
+            // The first two words make it a page of this process; without them it is refused at
+            // once.
             damage.iter().filter(|(at, _)| *at > 1).for_each(|(at, value)| words[*at] = *value);
             let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
             bytes.truncate(cut.unwrap_or(bytes.len()));

@@ -16,7 +16,8 @@ use std::io::{IsTerminal as _, Write as _};
 use std::path::Path;
 use terrace_trace::counts::{Mapping, PARTS, Recording};
 
-/// Cells of a line where it is not known how wide the terminal is, and the fewest and most elsewhere.
+/// Cells of a line where it is not known how wide the terminal is, and the fewest and most
+/// elsewhere.
 const COLUMNS: usize = 72;
 const COLUMNS_OF_TERMINALS: (usize, usize) = (20, 240);
 /// What a line has beside its cells.
@@ -354,8 +355,8 @@ fn addresses(out: &mut String, recording: &Recording, grid: &Grid, cell_height: 
     }
 }
 
-/// What is mapped at each row's addresses: neighbouring rows of one name share a bracket. Where there
-/// is no room beside it, a name stands below.
+/// What is mapped at each row's addresses: neighbouring rows of one name share a bracket. Where
+/// there is no room beside it, a name stands below.
 fn names(out: &mut String, recording: &Recording, grid: &Grid, cell_height: usize) {
     let size = recording.header.region_bytes;
     let named: Vec<String> = grid

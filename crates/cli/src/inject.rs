@@ -26,8 +26,8 @@ pub struct Inject {
 }
 
 impl Inject {
-    /// What `--inject`, or a program that no library can come into, asks for. `tiers_given`: whether
-    /// the list of tiers is the user's.
+    /// What `--inject`, or a program that no library can come into, asks for. `tiers_given`:
+    /// whether the list of tiers is the user's.
     ///
     /// # Errors
     /// Why nothing can be attached to here.
@@ -126,8 +126,8 @@ enum Tiers {
     Default(Option<&'static str>),
 }
 
-/// An attached program has two tiers at most. A default list with more is nobody's wish, so nothing is
-/// said of it: over zram the default is `auto`.
+/// An attached program has two tiers at most. A default list with more is nobody's wish, so nothing
+/// is said of it: over zram the default is `auto`.
 fn tiers(list: &str, is_given: bool) -> Tiers {
     const REMARK: &str =
         "--tiers: a program that is attached to has dram and one tier; it gets dram,lz4";

@@ -119,8 +119,8 @@ impl OtherMemory {
         (size >= MIN_BUDGET_BYTES).then_some(remedy)
     }
 
-    /// What a process has now, by a look at all of its pages; static data and the break are taken as
-    /// managed. `None` where that cannot be looked at, or would take too long.
+    /// What a process has now, by a look at all of its pages; static data and the break are taken
+    /// as managed. `None` where that cannot be looked at, or would take too long.
     pub fn of_process(pid: u32) -> Option<OtherMemory> {
         let resident = process::resident(pid)?;
         if resident.anonymous_bytes >= BY_KIND_MOST {

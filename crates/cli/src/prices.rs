@@ -1,5 +1,5 @@
-//! What a byte costs on each medium, relative to DRAM: a table that is dated, as prices change, with
-//! its sources (`prices.toml`). A user's own file takes its place.
+//! What a byte costs on each medium, relative to DRAM: a table that is dated, as prices change,
+//! with its sources (`prices.toml`). A user's own file takes its place.
 
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
@@ -124,7 +124,8 @@ impl Prices {
         &self.dated
     }
 
-    /// Dollars for a GiB of DRAM, where somebody said so: the built-in table has relative prices only.
+    /// Dollars for a GiB of DRAM, where somebody said so: the built-in table has relative prices
+    /// only.
     pub fn usd_per_gib(&self) -> Option<f64> {
         self.usd_per_gib
     }

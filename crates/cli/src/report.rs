@@ -115,8 +115,8 @@ pub struct Report {
     /// Time that the program lost to waits for memory in the last minute, per elapsed time. In a
     /// shorter run it covers the whole time.
     pub slowdown_last_minute: Option<f64>,
-    /// Whether more was lost than `slowdown_estimate` says: where the kernel brought pages back from
-    /// swap, as no thread of Terrace's waits there with the program.
+    /// Whether more was lost than `slowdown_estimate` says: where the kernel brought pages back
+    /// from swap, as no thread of Terrace's waits there with the program.
     pub slowdown_is_lower_bound: Option<bool>,
     /// Time that it lost, in s: `slowdown_estimate` times the time that its process lived.
     pub lost_s: Option<f64>,

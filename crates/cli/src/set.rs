@@ -279,8 +279,8 @@ enum Managed {
     Attached(i32),
 }
 
-/// What has the limits of a process, by the run that it belongs to. One without a page (a companion, what the library cannot come
-/// into) is known by its environment.
+/// What has the limits of a process, by the run that it belongs to. One without a page (a
+/// companion, what the library cannot come into) is known by its environment.
 fn find(pid: u32) -> Result<Managed> {
     let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
     let prefix = format!("{RUN_DIR_VARIABLE}=");

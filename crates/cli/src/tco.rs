@@ -1,6 +1,6 @@
 //! What memory costs beside all of it in DRAM: equations 8 to 10 of TierScape (EuroSys '26, §6.6),
-//! at the prices of [`crate::prices`]. The report of a run, `terrace report tiers` and `terrace plan`
-//! have it from here.
+//! at the prices of [`crate::prices`]. The report of a run, `terrace report tiers` and `terrace
+//! plan` have it from here.
 
 use crate::figures::Tier;
 use crate::prices::Prices;

@@ -1,10 +1,10 @@
 //! `terrace report utilisation`: how much of the bytes of hot pages is hot, over all and by
 //! allocation site, and what it would save if hot objects lay side by side.
 //!
-//! An object is hot in a window of time if it was accessed in it; of one that is larger than a page,
-//! the pages that were. Utilisation is hot bytes ÷ bytes of the pages that hold some (OBASE, arXiv
-//! 2603.00378, §2). A page with hot objects of several sites is each one's by its share of the hot
-//! bytes there. Bytes that one object had after another within a window count once.
+//! An object is hot in a window of time if it was accessed in it; of one that is larger than a
+//! page, the pages that were. Utilisation is hot bytes ÷ bytes of the pages that hold some (OBASE,
+//! arXiv 2603.00378, §2). A page with hot objects of several sites is each one's by its share of
+//! the hot bytes there. Bytes that one object had after another within a window count once.
 
 use crate::args::UtilisationArguments;
 use crate::quantity::{bytes, share};
@@ -271,7 +271,8 @@ fn read(arguments: &UtilisationArguments) -> Result<(Told, u8)> {
             incomplete = Some(why);
             break;
         }
-        // Where a cache is between, the clock is known at births, deaths and blocks' beginnings only.
+        // Where a cache is between, the clock is known at births, deaths and blocks' beginnings
+        // only.
         windows.pass(reader.block(number).0, live, &mut window, &mut told.found);
         for event in &events {
             let mut clock = None;

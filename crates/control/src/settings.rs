@@ -522,9 +522,10 @@ impl fmt::Display for ContextDepth {
 pub const DEFAULT_TIERS: &str = "dram,lz4,zstd:1";
 
 /// The table of settings. `terrace run` makes of each row a flag (clap's argument is the row's
-/// documentation and `#[arg]`), a key of its file, what `terrace config show` says, the manual page,
-/// the completions and docs/reference/settings.md; the library makes of each row with a variable a
-/// field of [`Settings`](crate::settings::Settings), which comes through the environment.
+/// documentation and `#[arg]`), a key of its file, what `terrace config show` says, the manual
+/// page, the completions and docs/reference/settings.md; the library makes of each row with a
+/// variable a field of [`Settings`](crate::settings::Settings), which comes through the
+/// environment.
 ///
 /// A row is `KEY: TYPE, default (VALUE), variable "NAME", file KIND "WHAT IS EXPECTED";`.
 /// - A setting that only the command acts on has no variable. Its default may be `none`.
@@ -657,8 +658,8 @@ macro_rules! settings_table {
             variable "TERRACE_CONTEXT_DEPTH",
             file number_or_word "a number such as 4, or \"height\"";
 
-            /// Bring back no pages ahead of a thread that faults page by page: each comes when it is
-            /// touched
+            /// Bring back no pages ahead of a thread that faults page by page: each comes when it
+            /// is touched
             #[arg(
                 long = "no-readahead", value_name = "BOOL", num_args = 0..=1, require_equals = true,
                 default_missing_value = "true",

@@ -244,8 +244,8 @@ pub struct StatsPage {
     pub measured_until_ns: AtomicU64,
     /// The budget now, bytes; `u64::MAX` without one.
     pub budget_bytes: AtomicU64,
-    /// 1 while (or if, at the end) the budget was kept ([`BudgetStatus`](crate::budget_status::BudgetStatus)); 0 where it
-    /// was not.
+    /// 1 while (or if, at the end) the budget was kept
+    /// ([`BudgetStatus`](crate::budget_status::BudgetStatus)); 0 where it was not.
     pub budget_met: AtomicU32,
     /// Tiers in use: the first so many of `tiers`.
     pub tier_count: AtomicU32,

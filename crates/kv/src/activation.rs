@@ -7,7 +7,7 @@ use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 const FIRST: RawFd = 3;
 
 /// The sockets that were passed to this process; none where it was started in another way. The
-/// environment's variables are left for nobody else: they name this process.
+/// environment's variables are not left for a child: they name this process.
 ///
 /// # Errors
 /// If the variables are not numbers, or a descriptor that they name is not open.

@@ -101,7 +101,7 @@ pub struct Connection {
     listing: Option<(Listing, Lister)>,
     /// What its buffers take of the memory limit.
     held: Option<Held>,
-    /// It may make requests: nobody need authenticate, or its client has.
+    /// It may make requests: no client need authenticate, or its client has.
     admitted: bool,
     closing: bool,
     /// When it last had something to do, by the server's clock, s.
@@ -324,7 +324,7 @@ impl Connection {
         Ok(bytes > 0)
     }
 
-    /// Writes answers. Gives whether all are out.
+    /// Writes answers. Gives whether all are written.
     fn flush(&mut self, server: &Server) -> io::Result<bool> {
         while self.written < self.output.len() {
             match self.stream.write(&self.output[self.written..]) {

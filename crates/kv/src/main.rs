@@ -66,7 +66,7 @@ fn apply_test_settings(settings: &mut Settings) {
     settings.used_from_start = used.and_then(|used| used.parse().ok()).unwrap_or(0);
 }
 
-/// How much is done to bring hot items together: for tests, far more than anybody wants.
+/// How much is done to bring hot items together: for tests, far more than is useful.
 fn rules() -> Rules {
     let usual = Rules::default();
     match std::env::var_os("TERRACE_KV_MOVES") {
@@ -190,7 +190,7 @@ fn serve(mut settings: Settings) -> Result<(), Failure> {
     if let Some(user) = &settings.user {
         become_user(user, settings.socket.as_deref())?;
     }
-    // As that user, who is to remove it.
+    // As that user, which is to remove it.
     if let Some(path) = &settings.pid_file
         && let Err(error) = std::fs::write(path, format!("{}\n", std::process::id()))
     {

@@ -1,7 +1,7 @@
 //! Threads with an event loop each, which share the listening sockets.
 //!
-//! Whoever wakes first accepts a client, and hands it to the thread that has the fewest: one that
-//! accepts many at once would else serve them all.
+//! The thread that wakes first accepts a client, and hands it to the thread that has the fewest:
+//! one that accepts many at once would else serve them all.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -145,7 +145,7 @@ fn duplicate<T: From<OwnedFd>>(socket: &impl AsRawFd) -> io::Result<T> {
     if descriptor < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the descriptor is new, and nobody else has it.
+    // SAFETY: the descriptor is new, and has no other owner.
     Ok(T::from(unsafe { OwnedFd::from_raw_fd(descriptor) }))
 }
 
@@ -232,7 +232,8 @@ struct Worker {
     vacant: Vec<usize>,
     buffers: Buffers,
     ready: VecDeque<Token>,
-    /// Listeners whose clients wait because no descriptor was free, or too many handshakes are under way.
+    /// Listeners whose clients wait because no descriptor was free, or too many handshakes are
+    /// under way.
     stalled: Vec<usize>,
     /// When handshakes that take too long were last looked for.
     looked: Instant,

@@ -238,7 +238,7 @@ pub enum Command {
     Print(String),
 }
 
-/// Options without a letter have one that nobody can write on a command line.
+/// Options without a letter have one that cannot be written on a command line.
 const DRAM: char = '\u{1}';
 const TIERS: char = '\u{2}';
 const SLOWDOWN: char = '\u{3}';
@@ -575,7 +575,8 @@ mod tests {
         }
     }
 
-    /// memcached's table begins with its `hashpower` and grows; an index of that size would lose items.
+    /// memcached's table begins with its `hashpower` and grows; an index of that size would lose
+    /// items.
     #[test]
     fn the_index_is_sized_by_its_own_option_only() {
         let told = |line: &str| {

@@ -96,9 +96,9 @@ impl Tiering {
 
     /// Gives up what a range holds. It reads as zeros then.
     pub(crate) fn discard(self, start: *mut u8, bytes: usize) {
-        // A failure leaves the contents where they are, which nobody reads any more.
+        // A failure leaves the contents where they are; no thread reads them any more.
         let _ = self.0.discard(start as usize, bytes, |start, bytes| {
-            // SAFETY: of the caller: nobody uses what the range holds.
+            // SAFETY: of the caller: no thread uses what the range holds.
             unsafe { terrace_os::advise(start, bytes, libc::MADV_DONTNEED) }
         });
     }

@@ -1,6 +1,6 @@
 //! Writers, readers, deleters, expiry, `cas`, `incr`, `flush_all`, eviction, clients that end in
-//! mid-request, hot sets that jump, and items that move: every value is the key's, undamaged, and of
-//! the version that may be there.
+//! mid-request, hot sets that jump, and items that move: every value is the key's, undamaged, and
+//! of the version that may be there.
 //!
 //! Each writer owns its keys, so that it knows what must come back. `TERRACE_SOAK_SECONDS` makes it
 //! last longer.

@@ -9,7 +9,7 @@ use std::ffi::c_int;
 pub enum Advice {
     /// Nothing is known of it.
     Normal = 0,
-    /// It is used often: what is out comes back where there is room, and it leaves last.
+    /// It is used often: what is evicted is restored where there is room, and it is evicted last.
     Hot = 1,
     /// It is used seldom: it leaves first.
     Cold = 2,
@@ -37,7 +37,7 @@ impl Adviser {
         Adviser(Some(advise))
     }
 
-    /// Whether somebody listens.
+    /// Whether there is a listener.
     pub fn is_there(self) -> bool {
         self.0.is_some()
     }

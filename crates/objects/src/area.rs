@@ -85,7 +85,7 @@ impl Area {
     /// Gives the memory of a part back, of whole pages; it reads as zeros then.
     ///
     /// # Safety
-    /// Nobody reads or writes that part meanwhile, or needs what it holds.
+    /// No thread reads or writes that part meanwhile, or needs what it holds.
     pub unsafe fn discard(&self, offset: usize, len: usize) {
         assert!(offset.checked_add(len).is_some_and(|end| end <= self.len), "beyond the area");
         // SAFETY: within our mapping, as checked; the caller lets the contents go.
@@ -112,7 +112,7 @@ impl Area {
 
 impl Drop for Area {
     fn drop(&mut self) {
-        // SAFETY: the mapping that `reserve` made, which nobody has once this is dropped.
+        // SAFETY: the mapping that `reserve` made, which no thread uses once this is dropped.
         unsafe { libc::munmap(self.mapped.0.as_ptr().cast(), self.mapped.1) };
     }
 }

@@ -165,7 +165,7 @@ pub unsafe extern "C" fn terrace_objects_ready(objects: &Objects, object: *mut c
 /// Ends an object to which no reference is left, also one that was never ready.
 ///
 /// # Safety
-/// As above, and who found the object before is inside.
+/// As above, and every thread that found the object before is inside.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn terrace_objects_free(objects: &Objects, object: *mut c_void) {
     if let Some(object) = NonNull::new(object.cast()) {

@@ -35,8 +35,8 @@ pub struct Rules {
     /// How victims are chosen.
     pub choice: Choice,
     /// Bytes of objects that are to be hot: what the fast memory has room for. `None`: as much as
-    /// is in memory. Where all is, or fits, only what is dead is gathered. Over NUMA nodes all is in
-    /// memory, so it is to be said there.
+    /// is in memory. Where all is, or fits, only what is dead is gathered. Over NUMA nodes all is
+    /// in memory, so it is to be said there.
     pub hot_bytes: Option<u64>,
     /// Most bytes that are moved in a second.
     pub bytes_per_s: u64,
@@ -50,7 +50,7 @@ pub struct Rules {
     pub pause: Duration,
     /// That time at most, when nothing pays.
     pub longest_pause: Duration,
-    /// Most bytes of segments that are empty, but may still be read by somebody.
+    /// Most bytes of segments that are empty, but may still be read by a thread.
     pub limbo_bytes: usize,
 }
 

@@ -13,7 +13,7 @@ pub struct Counters {
     pub no_space: u64,
     /// Objects that were busy at a visit.
     pub busy: u64,
-    /// Objects that nobody referred to any more.
+    /// Objects that nothing referred to any more.
     pub dead: u64,
     /// Objects that cannot move.
     pub immovable: u64,

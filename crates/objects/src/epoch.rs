@@ -70,7 +70,8 @@ impl Reader {
     pub fn enter(&self) -> Guard<'_> {
         if self.depth.replace(self.depth.get() + 1) == 0 {
             let now = self.epochs.now.load(Ordering::Acquire);
-            // Release: whoever sees this announcement need not have seen the end of the one before.
+            // Release: a thread that sees this announcement need not have seen the end of the one
+            // before.
             self.announced.0.store(now, Ordering::Release);
             fence(Ordering::SeqCst);
         }

@@ -274,7 +274,7 @@ impl Consolidator {
         {
             return None;
         }
-        // SAFETY: within the segment, as checked; its rest after the room is nobody's yet.
+        // SAFETY: within the segment, as checked; its rest after the room is not used yet.
         unsafe {
             let guard = room.start.as_ptr().add(room.bytes);
             guard.cast::<[u8; GRANULE]>().write(GUARD);

@@ -254,13 +254,13 @@ impl Heap {
     }
 
     /// Ends an object, also one that was never [`Heap::ready`]. No reference to it may be left. Its
-    /// bytes stay readable for those who are inside. One that has ended before is left alone and
+    /// bytes stay readable for threads that are inside. One that has ended before is left alone and
     /// counted.
     ///
     /// Panics if the pointer is none of this heap's.
     ///
     /// # Safety
-    /// Nobody can find the object any more, and who found it before is inside.
+    /// No thread can find the object any more, and every thread that found it before is inside.
     pub unsafe fn free(&self, pointer: NonNull<u8>) {
         let granule = self.granule(pointer);
         let bytes = self.extent(granule);
@@ -320,7 +320,7 @@ impl Heap {
     /// Ends a pin. Panics if there is none.
     ///
     /// # Safety
-    /// The pin was this caller's, who does not look at the object any more.
+    /// The pin was this caller's, which does not look at the object any more.
     pub unsafe fn unpin(&self, pointer: NonNull<u8>) {
         assert!(self.segment_of(self.granule(pointer)).unpin(), "unpinned more often than pinned");
     }
@@ -495,7 +495,8 @@ impl Heap {
         self.object_at(0, granule * GRANULE, bytes)
     }
 
-    /// From now on it is live. Its end is marked first, so that whoever finds it knows its size.
+    /// From now on it is live. Its end is marked first, so that a thread that finds it knows its
+    /// size.
     pub(crate) fn begin(&self, object: Object) {
         self.measure(object);
         self.live.set(self.granule(object.start));
@@ -518,7 +519,7 @@ impl Heap {
         ended
     }
 
-    /// An object was never there: nobody has seen it.
+    /// An object was never there: no thread has seen it.
     pub(crate) fn forget(&self, object: Object) {
         let granule = self.granule(object.start);
         self.end(object);
@@ -593,7 +594,7 @@ impl Heap {
     /// Gives a retired segment's memory back.
     ///
     /// # Safety
-    /// No reader from before it was retired is inside, nobody has it pinned, and no reference
+    /// No reader from before it was retired is inside, no thread has it pinned, and no reference
     /// leads into it.
     pub(crate) unsafe fn give_back(&self, index: u32) {
         let granules = self.granules(index);
@@ -605,7 +606,7 @@ impl Heap {
         }
         self.clock.clear_all(granules);
         let bytes = self.settings.segment_bytes;
-        // SAFETY: nobody can reach it, the caller says; it is not in the list of free ones yet.
+        // SAFETY: no thread can reach it, the caller says; it is not in the list of free ones yet.
         unsafe { self.area.discard(index as usize * bytes, bytes) };
         self.segment(index).change(State::Retired, State::Free);
         self.advise(index, false);
@@ -669,7 +670,7 @@ mod tests {
             objects.iter().map(|object| heap.extent(heap.granule(*object))).collect();
         assert_eq!(sizes, [16, 16, 32, 112]);
         assert_eq!(heap.usage().live_bytes, 176);
-        // SAFETY: nobody looks at it.
+        // SAFETY: no thread looks at it.
         unsafe {
             heap.free(objects[2]);
             heap.free(objects[2]);
@@ -681,7 +682,7 @@ mod tests {
     fn room_that_was_never_ready_can_be_given_up_once() {
         let heap = heap();
         let (given_up, kept) = (heap.allocate(100).unwrap(), new(&heap, 16));
-        // SAFETY: nobody looks at either; what is wrong here is left alone and counted.
+        // SAFETY: no thread looks at either; what is wrong here is left alone and counted.
         unsafe {
             heap.free(given_up);
             assert_eq!((heap.usage().live_bytes, heap.double_frees()), (16, 0));

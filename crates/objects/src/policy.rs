@@ -218,7 +218,8 @@ fn cost(plan: Plan, situation: &Situation, contents: &Contents, scale: &Scale) -
 }
 
 /// What was touched a few times may have been so by chance: where less than this is hot, a third of
-/// what moves moves in vain and leaves holes (simulated: Zipf 0.99, a million objects, a fifth fast).
+/// what moves moves in vain and leaves holes (simulated: Zipf 0.99, a million objects, a fifth
+/// fast).
 const LEAST_HOT: usize = 3;
 
 /// From which heat on objects are hot, and whether heats are to decay by one first, so that what is

@@ -25,7 +25,7 @@ pub enum Outcome {
         /// Bytes that the copy would take.
         need: usize,
     },
-    /// Somebody holds it or its lock now: nothing changed. The library comes again, twice.
+    /// A thread holds it or its lock now: nothing changed. The library comes again, twice.
     Busy,
     /// No reference names it: it was freed or replaced meanwhile.
     Dead,
@@ -77,7 +77,7 @@ impl<F: FnMut(NonNull<u8>, NonNull<u8>, usize) -> bool> Paper<F> {
     }
 }
 
-// SAFETY: of who made it.
+// SAFETY: the maker's duty.
 unsafe impl<F: FnMut(NonNull<u8>, NonNull<u8>, usize) -> bool> Relocate for Paper<F> {
     unsafe fn relocate(&mut self, object: Object, room: Object, _slice: &Slice) -> Outcome {
         match (self.0)(object.start, room.start, room.bytes) {

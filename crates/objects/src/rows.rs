@@ -3,9 +3,10 @@
 //!
 //! Each row begins with a word that has its version and a lock. A transaction copies what it reads
 //! and remembers the versions; at its end it locks what it writes, in the order of keys, sees
-//! whether the versions that it read still stand, and writes. Whoever moves a row locks it too, and
-//! leaves the old copy locked for ever: who holds a reference to that looks the key up again. A move
-//! keeps the version, so that only a transaction that ends just then is tried again.
+//! whether the versions that it read still stand, and writes. A thread that moves a row locks it
+//! too, and leaves the old copy locked for ever: a thread that holds a reference to that looks the
+//! key up again. A move keeps the version, so that only a transaction that ends just then is tried
+//! again.
 
 use crate::epoch::{Guard, Reader};
 use crate::heap::Heap;
@@ -17,7 +18,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// In a row's version: somebody writes or moves it; or it was moved or deleted.
+/// In a row's version: a thread writes or moves it; or it was moved or deleted.
 const LOCKED: u64 = 1;
 /// In a row's version: it was inserted by a transaction that has not ended yet.
 const ABSENT: u64 = 2;
@@ -64,8 +65,8 @@ pub struct Transaction<'a, const WORDS: usize> {
 }
 
 impl<const WORDS: usize> Rows<WORDS> {
-    /// An empty store with rows in a heap. Panics if the heap has a structure already: neither could
-    /// tell the other's objects from its own.
+    /// An empty store with rows in a heap. Panics if the heap has a structure already: neither
+    /// could tell the other's objects from its own.
     pub fn new(heap: Arc<Heap>) -> Rows<WORDS> {
         heap.claim();
         Rows { heap, tree: Tree::default(), removed: AtomicU64::new(0) }
@@ -101,12 +102,12 @@ impl<const WORDS: usize> Rows<WORDS> {
 
     /// The row of a key. It stays readable while the guard lives.
     fn find<'g>(&self, key: u64, _inside: &'g Guard<'_>) -> Option<&'g Row<WORDS>> {
-        // SAFETY: the tree has rows of this type that were written before they came there, and who
-        // is inside keeps their memory.
+        // SAFETY: the tree has rows of this type that were written before they came there, and a
+        // thread that is inside keeps their memory.
         unsafe { self.tree.find(key).map(|row| row.cast::<Row<WORDS>>().as_ref()) }
     }
 
-    /// A row and its version, once nobody writes it.
+    /// A row and its version, once no thread writes it.
     fn read(&self, key: u64, inside: &Guard<'_>) -> Option<(u64, [u64; WORDS])> {
         loop {
             let row = self.find(key, inside)?;
@@ -127,7 +128,7 @@ impl<const WORDS: usize> Rows<WORDS> {
         loop {
             let Some(row) = self.find(key, inside) else {
                 if let Some(row) = self.insert_absent(key)? {
-                    // SAFETY: just made and locked, so that nobody moves or frees it.
+                    // SAFETY: just made and locked, so that no other thread moves or frees it.
                     return Ok((unsafe { row.as_ref() }, ABSENT));
                 }
                 continue;
@@ -162,7 +163,7 @@ impl<const WORDS: usize> Rows<WORDS> {
             self.heap.ready(room);
         }
         // SAFETY: called inside; the row was written above, and `Heap::free` ends it, which keeps
-        // its bytes for those who are inside.
+        // its bytes for threads that are inside.
         if unsafe { self.tree.insert_new(key, room.cast()) } {
             return Ok(Some(row));
         }
@@ -171,7 +172,7 @@ impl<const WORDS: usize> Rows<WORDS> {
         Ok(None)
     }
 
-    /// Takes a row out that is locked, and stays so: who holds it looks the key up again.
+    /// Takes a row out that is locked, and stays so: a thread that holds it looks the key up again.
     fn remove(&self, row: &Row<WORDS>, version: u64) {
         self.removed.fetch_max(version, Ordering::Relaxed);
         // SAFETY: called inside, and no row is put there; then the tree has no reference to it.
@@ -248,7 +249,7 @@ impl<const WORDS: usize> Transaction<'_, WORDS> {
         Ok(())
     }
 
-    /// Whether all that was read still stands, and nobody else is about to write it.
+    /// Whether all that was read still stands, and no other thread is about to write it.
     fn is_valid(&self, locked: &Locked<'_, WORDS>, inside: &Guard<'_>) -> bool {
         self.read.iter().all(|(key, seen)| {
             let now = match locked.get(key) {
@@ -274,8 +275,8 @@ impl<const WORDS: usize> Transaction<'_, WORDS> {
 /// Rows that a transaction has locked, with their versions before.
 type Locked<'g, const WORDS: usize> = BTreeMap<u64, (&'g Row<WORDS>, u64)>;
 
-// SAFETY: the reference in the tree is changed under the row's lock and the tree's, the copy is made
-// before, and the old copy stays as it is but for its lock.
+// SAFETY: the reference in the tree is changed under the row's lock and the tree's, the copy is
+// made before, and the old copy stays as it is but for its lock.
 unsafe impl<const WORDS: usize> Relocate for &Rows<WORDS> {
     unsafe fn relocate(&mut self, object: Object, room: Object, _slice: &Slice) -> Outcome {
         assert!(self.heap.contains(object.start.as_ptr()), "{OTHER_HEAP}");

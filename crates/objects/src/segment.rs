@@ -119,8 +119,8 @@ impl Segment {
         self.kind.store(kind as u8, Relaxed);
     }
 
-    /// What Terrace is to be told of it now, if it was told something else last: also of hot objects
-    /// that have all cooled down. Asked by the consolidator alone.
+    /// What Terrace is to be told of it now, if it was told something else last: also of hot
+    /// objects that have all cooled down. Asked by the consolidator alone.
     pub fn new_advice(&self, cooled: bool) -> Option<Advice> {
         let advice = match (self.state(), self.kind()) {
             (State::Sealed, Kind::Hot) if !cooled => Advice::Hot,
@@ -172,7 +172,7 @@ impl Segment {
         self.rests_until_ms.store(0, Relaxed);
     }
 
-    /// Somebody reads in it beyond epochs.
+    /// A thread reads in it beyond epochs.
     pub fn pin(&self) {
         self.pins.fetch_add(1, Acquire);
     }

@@ -77,7 +77,7 @@ impl Run {
         (self.end - self.start) as usize
     }
 
-    /// After [`scan_watched`]: the pages have been written since they were last write-protected, or
+    /// After [`scan_writes`]: the pages have been written since they were last write-protected, or
     /// never were.
     pub fn is_written(&self) -> bool {
         self.categories & PAGE_IS_WRITTEN != 0

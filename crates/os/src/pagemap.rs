@@ -31,7 +31,7 @@ pub fn scan_present(
 
 /// Lists runs of present anonymous pages as [`scan_present`] does, and says of each run whether it
 /// was [written](Run::is_written). Without PAGEMAP_SCAN all seem to be written.
-pub fn scan_watched(
+pub fn scan_writes(
     pagemap: Fd,
     start: usize,
     end: usize,
@@ -52,19 +52,19 @@ pub fn scan_held(
 }
 
 /// Write-protects the present pages of `start..end` that were written, where a userfaultfd of
-/// [`FEATURE_WATCH_WRITES`] has them, so that [`scan_watched`] tells which are written from now on.
+/// [`FEATURE_WP_ASYNC`] has them, so that [`scan_writes`] tells which are written from now on.
 ///
 /// By one walk, and so with one flush of the CPUs' TLBs for all of them; UFFDIO_WRITEPROTECT has
 /// one for each call, and would mark what is missing.
-pub fn watch_writes(pagemap: Fd, start: usize, end: usize, runs: &mut [Run]) -> Result<()> {
-    simulated!(kernel => kernel.watch_writes(start, end));
+pub fn track_writes(pagemap: Fd, start: usize, end: usize, runs: &mut [Run]) -> Result<()> {
+    simulated!(kernel => kernel.track_writes(start, end));
     const WP_MATCHING: u64 = 1;
     let all_of = PAGE_IS_PRESENT | PAGE_IS_WRITTEN;
     scan_with(pagemap, (start, end), runs, WP_MATCHING, [0, all_of, 0, all_of]).map(drop)
 }
 
 /// Lists what is mapped in `start..end`, its pages present or not, and not registered with a
-/// userfaultfd of [`FEATURE_WATCH_WRITES`]. What is registered with one is not walked through.
+/// userfaultfd of [`FEATURE_WP_ASYNC`]. What is registered with one is not walked through.
 pub fn scan_unregistered(
     pagemap: Fd,
     start: usize,
@@ -82,7 +82,7 @@ pub fn scan_unregistered(
 }
 
 /// Whether no page of a range lies in memory that is registered with a userfaultfd of
-/// [`FEATURE_WATCH_WRITES`]. False where the kernel does not say.
+/// [`FEATURE_WP_ASYNC`]. False where the kernel does not say.
 pub fn is_registered_nowhere(pagemap: Fd, start: usize, end: usize) -> bool {
     simulated!(_kernel => false);
     let categories = [0, PAGE_IS_WPALLOWED, 0, PAGE_IS_WPALLOWED];

@@ -32,7 +32,7 @@ pub trait Kernel {
     /// Copies pages of the program; returns how many.
     fn copy_pages(&self, from: usize, to: usize, pages: usize) -> usize;
     /// Write-protects pages without having writers wait.
-    fn watch_writes(&self, start: usize, end: usize) -> Result<()>;
+    fn track_writes(&self, start: usize, end: usize) -> Result<()>;
     /// Runs of present pages, and whether they were written if it is to `tell`; how many runs, and
     /// where the walk ended.
     fn scan_present(

@@ -19,7 +19,7 @@ const FEATURE_THREAD_ID: u64 = 1 << 8;
 pub const FEATURE_MOVE: u64 = 1 << 16 | FEATURE_THREAD_ID;
 /// A thread that writes to a write-protected page does not wait: the kernel takes the protection
 /// off by itself (Linux 6.7).
-pub const FEATURE_WATCH_WRITES: u64 = 1 << 15;
+pub const FEATURE_WP_ASYNC: u64 = 1 << 15;
 /// The kernel tells of ranges that are moved, discarded and unmapped, and has the caller wait until
 /// that was read (Linux 4.11).
 pub const FEATURE_EVENTS: u64 = 1 << 2 | 1 << 3 | 1 << 6;
@@ -124,8 +124,8 @@ unsafe fn uffd_ioctl(call: Option<Call>, fd: Fd, request: u64, args: &mut [u64])
     unsafe { syscall!(Sysno::ioctl, fd, request, args.as_mut_ptr()) }.map(drop)
 }
 
-/// Has writes to the range's pages wait (`on`), or lets them go on; with [`FEATURE_WATCH_WRITES`]
-/// none waits, and [`scan_watched`] tells which pages were written. Pages that are missing are
+/// Has writes to the range's pages wait (`on`), or lets them go on; with [`FEATURE_WP_ASYNC`]
+/// none waits, and [`scan_writes`] tells which pages were written. Pages that are missing are
 /// passed over.
 pub fn uffd_write_protect(fd: Fd, start: usize, len: usize, on: bool) -> Result<()> {
     loop {

@@ -1,8 +1,8 @@
 //! Reads evicted pages and leaves them evicted ([`Pager::copy_evicted`]): for somebody who looks at
 //! much of the memory once, and whose reads say nothing about what will be used.
 //!
-//! A page's stored bytes stay where they are as long as the lock of its store is held, so nothing is
-//! claimed. Files are read by the keeper, which has their descriptors.
+//! A page's stored bytes stay where they are as long as the lock of its store is held, so nothing
+//! is claimed. Files are read by the keeper, which has their descriptors.
 
 use crate::fault::ahead::Copied;
 use crate::fault::buffers::Tools;

@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering::*;
 use std::time::Duration;
 use terrace_control::settings::Eviction;
 use terrace_os::{self as sys, Errno, PAGE, SignalsBlocked};
-use terrace_policy::victims::{Expectation, RETURNS_MAX};
+use terrace_policy::victims::{Expectation, REFAULTS_MAX};
 use terrace_tiers::Location;
 
 /// Longest wait of an allocation for room. It is the only brake on first touches, which no fault
@@ -81,13 +81,13 @@ impl Pager {
     /// stay; of whole regions until it says otherwise.
     pub fn advise(&self, start: usize, len: usize, expected: Option<Expectation>) {
         let (start, end) = whole_pages(start, len);
-        let returns = expected.map(|expected| match expected {
-            Expectation::Hot => RETURNS_MAX,
+        let refaults = expected.map(|expected| match expected {
+            Expectation::Hot => REFAULTS_MAX,
             Expectation::Cold => 0,
         });
         self.make_records(start, end);
         self.with_regions_as_they_are(start, end - start, Told::No, |entries| {
-            for (entry, returns) in entries.iter().filter_map(|entry| Some((entry, returns?))) {
+            for (entry, refaults) in entries.iter().filter_map(|entry| Some((entry, refaults?))) {
                 for address in pages_within(entry, start, end) {
                     let found = entry.word(address).load();
                     let is_plain = !found.is_swapped()
@@ -95,7 +95,8 @@ impl Pager {
                         && !found.is_on_probation();
                     if found.is(State::Resident) && is_plain {
                         // Changed meanwhile: then it is known better.
-                        let _ = entry.word(address).transition(found, found.with_returns(returns));
+                        let _ =
+                            entry.word(address).transition(found, found.with_refaults(refaults));
                     }
                 }
             }

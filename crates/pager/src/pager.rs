@@ -1,10 +1,10 @@
 //! One process's pager: what it is made of, and how it starts.
 //!
 //! Nothing runs until the program holds enough memory to be worth it (see `count_committed`). Then
-//! the *companion* is made ([`crate::threads::companion`]), a process that shares the program's memory. Its
-//! first thread, the *keeper*, opens what is needed and makes the others: one *handler* for each
-//! userfaultfd, the *mover*, and a *watcher* that ends the companion with the program. None of
-//! these threads touches or allocates managed memory, ever.
+//! the *companion* is made ([`crate::threads::companion`]), a process that shares the program's
+//! memory. Its first thread, the *keeper*, opens what is needed and makes the others: one *handler*
+//! for each userfaultfd, the *mover*, and a *watcher* that ends the companion with the program.
+//! None of these threads touches or allocates managed memory, ever.
 
 use crate::counters::Account;
 use crate::fault::buffers::Tools;
@@ -512,10 +512,10 @@ impl Pager {
             table.staging.store(staging, Release);
         }
         let shards = sys::cpu_count().min(SHARDS_MAX);
-        let mut watches = self.settings.evict == Eviction::Move;
+        let mut tracks_writes = self.settings.evict == Eviction::Move;
         // Who reads events must be able to see whether there is one (Linux 6.10).
         let mut events = 0;
-        if watches
+        if tracks_writes
             && sys::uffd_read_now(table.staging.load(Relaxed), &mut [sys::Message::default()])
                 == Err(Errno::EAGAIN)
         {
@@ -523,16 +523,15 @@ impl Pager {
         }
         for slot in &table.uffds[..shards] {
             let fd = open()?;
-            watches = watches
-                && sys::uffd_api(fd, sys::FEATURE_MOVE | sys::FEATURE_WATCH_WRITES | events)
-                    .is_ok();
-            if !watches {
+            tracks_writes = tracks_writes
+                && sys::uffd_api(fd, sys::FEATURE_MOVE | sys::FEATURE_WP_ASYNC | events).is_ok();
+            if !tracks_writes {
                 agree(fd)?;
             }
             slot.store(fd, Release);
         }
-        self.descriptors.watches.store(watches, Relaxed);
-        self.faults.events.set_told(watches && events != 0);
+        self.descriptors.tracks_writes.store(tracks_writes, Relaxed);
+        self.faults.events.set_told(tracks_writes && events != 0);
         table.shards.store(shards, Release);
         device.into_iter().for_each(sys::close);
         Ok(())

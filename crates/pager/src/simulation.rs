@@ -76,7 +76,7 @@ struct Pte {
     /// Writers wait.
     protected: bool,
     /// Nobody wrote since it was set.
-    watched: bool,
+    write_tracked: bool,
 }
 
 /// What a thread of the program does.
@@ -240,14 +240,14 @@ impl sys::simulated::Kernel for Kernel {
         copied
     }
 
-    fn watch_writes(&self, start: usize, end: usize) -> Result<(), Errno> {
+    fn track_writes(&self, start: usize, end: usize) -> Result<(), Errno> {
         for address in (start..end).step_by(PAGE) {
             if let Some(errno) = self.strike(Call::Scan) {
                 return Err(errno);
             }
             if let Some(page) = self.page(address) {
                 let pte = &mut self.table.borrow_mut()[page];
-                pte.watched |= pte.registered.is_some() && pte.present && !pte.zero;
+                pte.write_tracked |= pte.registered.is_some() && pte.present && !pte.zero;
             }
         }
         Ok(())
@@ -272,7 +272,7 @@ impl sys::simulated::Kernel for Kernel {
             else {
                 continue;
             };
-            let written = tell && !pte.watched;
+            let written = tell && !pte.write_tracked;
             if count > 0
                 && runs[count - 1].end == address as u64
                 && runs[count - 1].is_written() == written
@@ -352,7 +352,7 @@ impl Kernel {
             writable: true,
             pinned: false,
             protected: false,
-            watched: false,
+            write_tracked: false,
         };
         let staging = pager.staging.range();
         let kernel = Rc::new(Kernel {
@@ -400,8 +400,8 @@ impl Kernel {
         descriptors.uffds.iter().zip(UFFDS).for_each(|(slot, fd)| slot.store(fd, Relaxed));
         descriptors.shards.store(UFFDS.len(), Relaxed);
         pager.descriptors.mappings_max.store(1 << 16, Relaxed);
-        // Some kernels watch writes.
-        pager.descriptors.watches.store(evict == Eviction::Move && seed % 4 == 1, Relaxed);
+        // Some kernels track writes.
+        pager.descriptors.tracks_writes.store(evict == Eviction::Move && seed % 4 == 1, Relaxed);
         pager.companion.is_simulated();
         pager.set_mode(Mode::Active);
         for region in 0..REGIONS {
@@ -511,8 +511,8 @@ impl Kernel {
             if table[page].registered.is_none() {
                 return Err(Errno::ENOENT);
             }
-            if self.pager.descriptors.watches.load(Relaxed) {
-                table[page].watched = on;
+            if self.pager.descriptors.tracks_writes.load(Relaxed) {
+                table[page].write_tracked = on;
             } else {
                 table[page].protected = on && table[page].present;
             }
@@ -619,7 +619,7 @@ impl Kernel {
             shared: false,
             pinned: false,
             protected: false,
-            watched: false,
+            write_tracked: false,
             ..*pte
         };
         drop(table);
@@ -786,7 +786,8 @@ impl Kernel {
             self.put(address, &contents);
             self.shadow.borrow_mut()[page] = contents;
             let mut table = self.table.borrow_mut();
-            (table[page].zero, table[page].shared, table[page].watched) = (false, false, false);
+            (table[page].zero, table[page].shared, table[page].write_tracked) =
+                (false, false, false);
             table[page].pinned = self.one_in(64);
         }
     }
@@ -902,14 +903,14 @@ impl Kernel {
         let Some(entry) = self.pager.table.get_or_create(self.base + region * REGION) else {
             self.wrong("the table is full")
         };
-        let wish = EvictRequest {
+        let request = EvictRequest {
             pages: 1 + self.below(USED),
             pressure: self.below(PRESSURE_MAX as usize + 1) as u32,
             anything: !self.one_in(4),
             tier: 1 + self.below(self.pager.tiers.len() - 1),
             from: self.below(USED),
         };
-        evictor.evict(self.pager, entry, wish);
+        evictor.evict(self.pager, entry, request);
     }
 
     // ---- what is done with nothing else under way ----
@@ -923,7 +924,7 @@ impl Kernel {
             75..85 => self.with_evictor(|evictor| self.evict(evictor, self.below(REGIONS))),
             85 => self.with_evictor(|evictor| {
                 let mut leaving = Vec::new();
-                self.pager.mover.soon_ms.store(self.below(100) as u64, Relaxed);
+                self.pager.mover.refault_distance_ms.store(self.below(100) as u64, Relaxed);
                 self.pager.probation.reserve(self.below(REGIONS * USED));
                 self.pager.probation.leave(
                     self.below(4),

@@ -23,8 +23,8 @@ use terrace_os as sys;
 /// program wants more than is left. If they have nothing to do with it, they keep that. If they are
 /// its clients, they would have had more as it did more. Of the two answers the mean is given.
 ///
-/// What the first thread waits for a CPU that Terrace has is in `stall_ns` (`FirstThread`), and what
-/// other threads do is not known.
+/// What the first thread waits for a CPU that Terrace has is in `stall_ns` (`FirstThread`), and
+/// what other threads do is not known.
 pub fn lost_ns(elapsed_ns: u64, threads: Threads, cpus: u64, others_ns: u64) -> u64 {
     let Threads { stall_ns, stall_cpu_ns, ran_ns } = threads;
     let wanted_ns = elapsed_ns.max(threads.wanted_ns());

@@ -88,8 +88,8 @@ impl Pager {
         self.call_mover();
     }
 
-    /// How many pages of `start..start + len` are out, by what is known of them: no page is touched,
-    /// and each may come or go meanwhile.
+    /// How many pages of `start..start + len` are out, by what is known of them: no page is
+    /// touched, and each may come or go meanwhile.
     pub fn evicted_pages(&self, start: usize, len: usize) -> usize {
         let end = start.saturating_add(len);
         let mut address = start & !(PAGE - 1);

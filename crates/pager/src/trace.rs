@@ -39,20 +39,20 @@ pub(crate) enum EvictionStep {
 /// When a fault was read, and when each of its steps was over; CLOCK_MONOTONIC, ns.
 pub type FaultTimes = [u64; 1 + FAULT_STEPS];
 
-/// The fault that a thread serves. Not traced until [`Laps::begin`].
+/// The fault that a thread serves. Not traced until [`StepTimer::begin`].
 #[derive(Default)]
-pub(crate) struct Laps {
+pub(crate) struct StepTimer {
     times: FaultTimes,
 }
 
-impl Laps {
+impl StepTimer {
     /// A traced fault was read at `start_ns`.
     pub fn begin(&mut self, start_ns: u64) {
         self.times[0] = start_ns;
     }
 
     /// A step is over.
-    pub fn lap(&mut self, step: FaultStep) {
+    pub fn mark(&mut self, step: FaultStep) {
         if self.times[0] != 0 {
             self.times[1 + step as usize] = sys::now_ns();
         }
@@ -103,9 +103,9 @@ impl Trace {
     }
 
     /// A fault that brought a compressed page back is over.
-    pub fn fault(&self, address: usize, laps: &mut Laps) {
+    pub fn fault(&self, address: usize, timer: &mut StepTimer) {
         let Some(kept) = &self.0 else { return };
-        let Some(times) = laps.end() else { return };
+        let Some(times) = timer.end() else { return };
         for (step, ends) in kept.fault.iter().zip(times.windows(2)) {
             step.record(ends[1].saturating_sub(ends[0]), 1);
         }
@@ -162,11 +162,11 @@ mod tests {
 
     #[test]
     fn a_fault_that_was_not_begun_leaves_nothing() {
-        let (trace, mut laps) = (Trace::new(true), Laps::default());
-        laps.lap(FaultStep::Copy);
-        trace.fault(PAGE, &mut laps);
+        let (trace, mut timer) = (Trace::new(true), StepTimer::default());
+        timer.mark(FaultStep::Copy);
+        trace.fault(PAGE, &mut timer);
         assert_eq!(trace.0.as_ref().map(|kept| kept.fault[0].count()), Some(0));
-        laps.begin(sys::now_ns());
+        timer.begin(sys::now_ns());
         for step in [
             FaultStep::Room,
             FaultStep::Claim,
@@ -174,13 +174,13 @@ mod tests {
             FaultStep::Copy,
             FaultStep::After,
         ] {
-            laps.lap(step);
+            timer.mark(step);
         }
-        trace.fault(PAGE, &mut laps);
-        trace.fault(PAGE, &mut laps);
+        trace.fault(PAGE, &mut timer);
+        trace.fault(PAGE, &mut timer);
         assert_eq!(trace.0.as_ref().map(|kept| kept.fault[4].count()), Some(1));
         let off = Trace::new(false);
-        off.fault(PAGE, &mut laps);
+        off.fault(PAGE, &mut timer);
         assert_eq!(off.evicting(EvictionStep::Move, || 7), 7);
     }
 }

@@ -12,7 +12,7 @@
 //!
 //! - it is 1 s at first. Each minute it is lowered by ⅛ s if more than 110 % of the *rate limit*
 //!   were hot in it, and raised by as much, up to 2 s, if less than 90 % were. The limit is 65536
-//!   MB/s unless somebody sets it, so that in practice the threshold rises;
+//!   MB/s unless it is set, so that in practice the threshold rises;
 //! - while as much as the greater of 1 GB and a sixteenth of the node is free, every page that
 //!   faults comes up;
 //! - a promotion needs room above the high watermark; where there is none it wakes reclaim, which

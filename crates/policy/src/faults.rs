@@ -1,10 +1,10 @@
 //! Victims by faults and probes alone: the first policy, for where nothing samples accesses.
 //!
-//! A region is cold while little of what left it comes back. Regions are taken coldest first; one
-//! of which nothing is known is probed before it is emptied; one that faults back more than others
-//! is left alone for an exponentially growing time. Within a region, pages have their own history
-//! (see [`crate::victims::returned`]), because in scattered workloads hot and cold pages share
-//! every region.
+//! A region is cold while little of what was evicted from it refaults. Regions are taken coldest
+//! first; one of which nothing is known is probed before it is emptied; one that faults back more
+//! than others is left alone for an exponentially growing time. Within a region, pages have their
+//! own history (see [`crate::victims::refaulted`]), because in scattered workloads hot and cold
+//! pages share every region.
 
 use crate::victims::{Action, Choice, Expectation, Pressure, RegionId, RegionView, VictimPolicy};
 
@@ -15,7 +15,7 @@ pub struct Config {
     /// hot (0–1). Default 1/8: a page restored costs about two evictions,
     /// so below it eviction still pays.
     pub hot_share: f32,
-    /// Nor is a region hot below this multiple of what comes back on average: where all are alike,
+    /// Nor is a region hot below this multiple of what refaults on average: where all are alike,
     /// which pages to take is not the regions' to say. Default 2.
     pub hot_beyond_mean: f32,
     /// First rest of a hot region, ms; doubles each time. Default 1,000.
@@ -91,15 +91,15 @@ impl Faults {
         record
     }
 
-    /// How much of what left the region came back, when it was last looked at (0.06 where nothing
-    /// is known or expected).
+    /// How much of what was evicted from the region refaulted, when it was last looked at (0.06
+    /// where nothing is known or expected).
     pub fn heat_of(&self, region: RegionId) -> f32 {
         Self::heat(&self.records.get(region as usize).copied().unwrap_or_default())
     }
 
-    /// Returns per exit, as if of 8 pages that left before half a page had come back (so that thin
-    /// evidence counts for little), or as many as the program's expectation means: most, or
-    /// hardly any.
+    /// Returns per exit, as if of 8 pages evicted before half a page had refaulted (so that thin
+    /// evidence counts for little), or as many as the program's expectation means: most, or hardly
+    /// any.
     fn heat(record: &Record) -> f32 {
         let returns = match record.expected {
             None => 0.5,

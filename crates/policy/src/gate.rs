@@ -47,7 +47,7 @@ pub struct Config {
 /// at 2 GB/s and more.
 pub const CONFIG: Config = Config { horizon: 32.0, move_samples: 1.0, sigmas: 1.4, slowness: 1.0 };
 
-/// What is seen is expected to last for this multiple of the time in which units were watched.
+/// What is seen is expected to last for this multiple of the time in which units were observed.
 const BELIEVED: f64 = 4.0;
 /// Units ranked in each tier in an epoch, as a multiple of the moves allowed in one decision.
 const RANKED: usize = 16;
@@ -158,9 +158,9 @@ impl Gated {
     fn pays(&self, up: &[(f32, UnitId)], down: &[(f32, UnitId)]) -> Option<f64> {
         let (up, down) = (self.together(up), self.together(down));
         let more = up.heat - down.heat;
-        // What comes into free room takes nobody's place.
+        // What is promoted into free room displaces no unit.
         let noise = if down.size > 0.0 { up.deviation.hypot(down.deviation) } else { 0.0 };
-        // What has not been watched for long may not last for long.
+        // What has not been observed for long may not last for long.
         let horizon = self.config.horizon.min(f64::from(self.model.elapsed()) * BELIEVED);
         let cost = (up.size + down.size) * self.config.move_samples;
         (more > self.config.sigmas * noise)

@@ -109,7 +109,7 @@ mod tests {
             figures in vec((1u64..1 << 30, 0.0f32..1e6), 2..40),
             count in 2u32..255,
         ) {
-            // From as far away as can be, so that nobody stays for being near.
+            // From as far away as can be, so that no site stays in its zone for being near.
             let sites: Vec<Site> = figures.iter().map(|(bytes, samples)| site(*bytes, *samples, u32::MAX - 1)).collect();
             let samples: f32 = figures.iter().map(|figure| figure.1).sum();
             prop_assume!(samples > SAMPLES_MIN);
@@ -119,7 +119,8 @@ mod tests {
             prop_assert_eq!(zones(&again, count), chosen.clone(), "what is in its place stays");
             for (a, b) in sites.iter().zip(&chosen) {
                 for (c, d) in sites.iter().zip(&chosen) {
-                    // With the same bytes the one with more samples is in the same zone or in an earlier one.
+                    // With the same bytes the one with more samples is in the same zone or in an
+                    // earlier one.
                     prop_assert!(a.bytes != c.bytes || a.samples <= c.samples || b <= d);
                 }
             }

@@ -585,8 +585,8 @@ impl PlacementPolicy for Hotness {
         if self.now_ns < self.due_ns {
             return;
         }
-        // By a grid, so that whoever asks every period is never told to come again for being early
-        // by a little.
+        // By a grid, so that a caller that asks every period is never refused for being a little
+        // early.
         self.due_ns = self
             .now_ns
             .checked_div(self.config.period_ns)
@@ -596,7 +596,7 @@ impl PlacementPolicy for Hotness {
         // What may still be moved.
         let mut left = room.moves_max;
         let (free_for_promotion, free_for_none) = self.to_keep_free(room.capacity);
-        // Half of the moves at most make room: who waits is to come in.
+        // Half of the moves at most make room: the units that wait are to be promoted.
         let waiting = f64::from(self.waiting(left.div_ceil(2)));
         let enough_free = waiting == 0.0 && used + free_for_none <= capacity;
         // Once room is made, it is as much as promotions need.
@@ -606,7 +606,7 @@ impl PlacementPolicy for Hotness {
                 if waiting == 0.0 || self.warm == self.hot {
                     break;
                 }
-                // Nothing is cold, and somebody waits: nothing is warm either.
+                // Nothing is cold, and units wait: nothing is warm either.
                 self.warm = self.hot;
                 self.look_at_all();
                 continue;

@@ -9,10 +9,10 @@
 //!   and the second is never adapted, because faults on the slow tier do not enter the statistics
 //!   that adapt it.
 //! - **Reclaim** (`mm/vmscan.c` since Linux 5.9). Pages of the fast tier are in an *inactive* and
-//!   an *active* list, new ones in the first. The page that has been inactive longest leaves if it
-//!   was not touched since it was looked at last; one that was goes to the list's end, and becomes
-//!   active the second time. While there are fewer inactive pages than 1 in √(10 · GB) active ones,
-//!   the one that has been active longest becomes inactive, touched or not.
+//!   an *active* list, new ones in the first. The page that has been inactive longest is evicted if
+//!   it was not touched since it was looked at last; one that was goes to the list's end, and
+//!   becomes active the second time. While there are fewer inactive pages than 1 in √(10 · GB)
+//!   active ones, the one that has been active longest becomes inactive, touched or not.
 //!
 //! Reclaim runs beside the program, and makes room while faults come. Here it does so when it is
 //! asked for moves, so that a promotion which finds no room waits for the next time, as if that
@@ -88,7 +88,7 @@ pub struct Kernel {
     lists: Lists<3>,
     /// Base units in each list.
     listed: [u32; 3],
-    /// Accessed bits, until somebody looks.
+    /// Accessed bits, until they are read.
     touched: Vec<u64>,
     /// Base units in the fast tier.
     fast: u32,
@@ -163,7 +163,7 @@ impl Kernel {
         }
         self.marks[index] = PRESENT;
         self.sizes.set(unit, size);
-        // Who maps a page touches it.
+        // A thread that maps a page touches it.
         self.set_touched(unit, true);
         if place == Place::Fast {
             self.enter(unit);

@@ -3,7 +3,7 @@
 //! Pure decisions: no I/O, no clock (time is an argument), no threads, no `unsafe`. The same code
 //! runs in a live program and in the simulator.
 //!
-//! - [`victims`]: which pages leave DRAM, by faults and written bits; [`faults`] ranks the regions
+//! - [`victims`]: which pages are evicted, by faults and written bits; [`faults`] ranks the regions
 //!   for it, [`regions`] with samples: by our own model, [`mod@terrace`], or by a published one.
 //! - [`placement`]: which units are in the fast one of two tiers, by samples; [`jenga`] and
 //!   [`memtis`] by the mechanism that they share, [`histogram`]; ours by its model and what moves

@@ -18,7 +18,7 @@ pub struct LivePolicy {
     pub about: &'static str,
     /// Whether samples change what it does.
     pub uses_samples: bool,
-    /// What it moves out of DRAM into compressed tiers, from where pages come back by faults.
+    /// What it moves out of DRAM into compressed tiers, from where pages are restored by faults.
     pub victims: fn() -> Box<dyn VictimPolicy>,
     /// What it has in DRAM and what in far memory, so many times as slow.
     pub placement: fn(f64) -> Box<dyn PlacementPolicy>,

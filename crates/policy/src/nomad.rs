@@ -4,11 +4,11 @@
 //! [`kernel`] has the scan and the reclaim; 2 % of the fast tier are kept free as in
 //! [`tpp`](crate::tpp).
 //!
-//! - **Who comes up** (`decide_queue_page`). A hint fault puts its page into a list of candidates,
-//!   after looking through those that are there already: one that is active goes into the queue of
-//!   promotions, others are marked accessed, which makes them active the second time, and those
-//!   that were there for more than 20 faults are dropped. So a page needs one fault of its own, and
-//!   three of others after it.
+//! - **Which pages are promoted** (`decide_queue_page`). A hint fault puts its page into a list of
+//!   candidates, after looking through those that are there already: one that is active goes into
+//!   the queue of promotions, others are marked accessed, which makes them active the second time,
+//!   and those that were there for more than 20 faults are dropped. So a page needs one fault of
+//!   its own, and three of others after it.
 //! - **How.** The queue, of 512 at most, is worked off in the background. The page stays mapped
 //!   while it is copied; one that was written meanwhile is given up and comes later. What finds no
 //!   room is dropped.

@@ -289,7 +289,8 @@ mod tests {
     }
 
     proptest! {
-        /// No choice of units has as many accesses as this one and the first unit that did not fit; where all are alike none has more.
+        /// No choice of units has as many accesses as this one and the first unit that did not fit;
+        /// where all are alike none has more.
         #[test]
         fn no_choice_is_better_by_more_than_a_unit(
             units in prop::collection::vec((0u32..100, 1u32..9), 1..12), capacity in 0u32..40, alike: bool,

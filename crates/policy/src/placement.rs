@@ -141,7 +141,7 @@ pub struct Room {
     pub moves_max: u32,
 }
 
-/// What a policy learns accesses from, besides samples. Each costs whoever provides it: a policy
+/// What a policy learns accesses from, besides samples. Each costs its provider something: a policy
 /// asks for what it uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Senses {
@@ -153,8 +153,8 @@ pub struct Senses {
     pub referenced: bool,
     /// Which units were written between two looks ([`PlacementPolicy::written`]).
     pub written: bool,
-    /// How often each unit is going to be accessed ([`PlacementPolicy::foretold`]): what nobody
-    /// can provide but a simulation.
+    /// How often each unit is going to be accessed ([`PlacementPolicy::foretold`]): only a
+    /// simulation can provide it.
     pub foretold: bool,
 }
 
@@ -212,8 +212,8 @@ pub trait PlacementPolicy: Send {
     }
     /// A unit moved, for whatever reason.
     fn moved(&mut self, unit: UnitId, to: Place);
-    /// How hot a unit is, for who must choose among units whatever the policy thinks of moving
-    /// them: any scale, colder ones less.
+    /// How hot a unit is, for a caller that must choose among units whether or not the policy would
+    /// move them. The scale is free; colder units have less.
     fn heat(&self, unit: UnitId) -> f32;
 }
 

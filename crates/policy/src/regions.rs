@@ -1,13 +1,13 @@
 //! Victims by samples: any hotness model over regions, beside what faults tell.
 //!
-//! Samples know regions, faults know pages (with 20,000 samples the rank
-//! correlation of single pages of 4 KiB with their true accesses was measured at 0.06 to 0.25).
-//! So a model says which regions are hot, and they are left alone while others have something to
-//! give; among the others the coldest come first; and which of a region's pages leave is the hand's
-//! to say ([`crate::victims::passed`]). Where all regions are alike, as with popular objects
-//! scattered over a heap, no model calls any of them hot, and the order is that of [`Faults`].
+//! Samples know regions, faults know pages (with 20,000 samples the rank correlation of single
+//! pages of 4 KiB with their true accesses was measured at 0.06 to 0.25). So a model says which
+//! regions are hot, and they are left alone while others have something to give; among the others
+//! the coldest come first; and which of a region's pages are evicted is decided by the CLOCK hand
+//! ([`crate::victims::passed`]). Where all regions are alike, as with popular objects scattered
+//! over a heap, no model calls any of them hot, and the order is that of [`Faults`].
 //!
-//! Promotion has no part here: from a compressed tier a page comes back by its fault, which is as
+//! Promotion has no part here: from a compressed tier a page is restored by its fault, which is as
 //! good a sample as there is.
 
 use crate::faults::Faults;
@@ -176,7 +176,7 @@ pub struct Regions<M> {
     seen: Vec<u32>,
     rankings: u32,
     returns: Returns,
-    /// The most that was found changed since somebody asked, and whether samples make a
+    /// The most that was found changed since it was last asked for, and whether samples make a
     /// difference.
     changed: f32,
     helped: bool,

@@ -1,8 +1,8 @@
-//! The parameters of a policy as names and numbers, for whoever sweeps them: `hemem.cooling=1024`.
+//! The parameters of a policy as names and numbers, for parameter sweeps: `hemem.cooling=1024`.
 //!
 //! Each policy that takes any has a table of [`Setting`]s beside its `Config`. What is counted in
 //! samples, in time or in bytes a second is scaled with the simulation that the policy runs in
-//! ([`Scale`]), whether it was set or not: everybody gives numbers as the papers do.
+//! ([`Scale`]), whether it was set or not: numbers are given as in the papers.
 
 use thiserror::Error;
 
@@ -117,7 +117,7 @@ pub struct Scale {
     pub time: f64,
 }
 
-/// A value that somebody gave to a parameter, as written.
+/// A value given to a parameter, as written.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Assignment {
     /// The policy's name.

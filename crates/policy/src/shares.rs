@@ -19,10 +19,10 @@ pub struct Need {
 /// The share of each process, in the order of `needs`. Together they are the budget, no more and
 /// (if there is any process) no less.
 ///
-/// First everyone gets what it needs up to [`LEAST_BYTES`], or up to equal parts where the budget
-/// does not reach that far; then what it cannot go below; then the same fraction of its demand as
-/// all others. What nobody needs is room to grow: one half is divided by demand and one equally,
-/// for who grows next may be the smallest.
+/// First each process gets what it needs up to [`LEAST_BYTES`], or up to equal parts where the
+/// budget does not reach that far; then what it cannot go below; then the same fraction of its
+/// demand as all others. What no process needs is room to grow: one half is divided by demand and
+/// one equally, because the next to grow may be the smallest.
 pub fn shares(budget: u64, needs: &[Need]) -> Vec<u64> {
     let count = needs.len() as u64;
     if count == 0 {
@@ -163,7 +163,8 @@ mod tests {
             prop_assert!(shares.iter().zip(&needs).all(|(share, need)| *share >= need.demand));
         }
 
-        /// Nobody has a greater fraction of its demand than another whose share is too small, but for the least and the floors.
+        /// No process has a greater fraction of its demand than another whose share is too small,
+        /// but for the least and the floors.
         #[test]
         fn fractions_are_equal(
             tightness in 0.0..1.0f64,

@@ -1,6 +1,6 @@
 //! How large units are, in *base units*: pages of 4 KiB beside huge ones of 512 of them.
 //!
-//! Most who ask have units that are all alike, in a live program always. Then nothing is kept.
+//! Most callers have units that are all alike, a live program always has. Then nothing is kept.
 
 use crate::placement::UnitId;
 

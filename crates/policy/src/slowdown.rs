@@ -11,8 +11,8 @@ use std::fmt;
 use std::str::FromStr;
 
 /// The time told of programs of one thread is a little less than what was lost. All of it is taken
-/// to be this many times what is told (`terrace-bench honesty` compares the two; 0.6 to 1.5 times in
-/// docs/notes/2026-11-27-the-time-told.md).
+/// to be this many times what is told (`terrace-bench honesty` compares the two; 0.6 to 1.5 times
+/// in docs/notes/2026-11-27-the-time-told.md).
 const UNTOLD: f64 = 1.1;
 /// Nothing is taken before memory has stopped growing: by less than this part within this time.
 const GROWS: f64 = 0.02;
@@ -269,7 +269,7 @@ mod tests {
                         lost_s: self.lost_s,
                     };
                     let limit = control.limit(look, 64 << 20) as f64 / MIB;
-                    // Memory leaves at most so fast, and comes back as it is missed.
+                    // Memory is evicted at most so fast, and refaults as it is missed.
                     self.physical = if limit < self.physical {
                         limit.max(self.physical - 20.0)
                     } else {

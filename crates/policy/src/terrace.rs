@@ -22,7 +22,7 @@
 //!   and each quicker one towards the next slower.
 //! - **First touch is no heat**: what fills a unit is not what uses it. A unit's past begins with
 //!   the epoch after the one in which it came.
-//! - **Faults are quicker than samples**: when much more comes back than before, all that is older
+//! - **Faults are quicker than samples**: when much more refaults than before, all that is older
 //!   than the second quickest average is forgotten, and no unit is called hot until there are a few
 //!   samples a unit.
 

@@ -49,11 +49,12 @@ pub struct Choice {
 /// Why a page left DRAM, or its tier for a denser one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// The hand found it unused, in one of the coldest regions.
+    /// The CLOCK hand found it unused, in one of the coldest regions.
     Cold,
-    /// The hand found it unused while there was pressure: the coldest regions were not enough.
+    /// The CLOCK hand found it unused while there was pressure: the coldest regions were not
+    /// enough.
     Pressed,
-    /// It had come back after a long time, and was not wanted again soon.
+    /// It had refaulted after a long time, and was not accessed again soon.
     Probation,
     /// It was not touched while it was probed.
     Probed,
@@ -95,9 +96,9 @@ impl Reason {
     }
 }
 
-/// How urgently room is needed: 0 (keeping the headroom) to [`PRESSURE_MAX`] (over budget, and a
-/// look at everything did not help). Each step halves the rests of regions and takes pages with one
-/// more return.
+/// How urgently room is needed: 0 (keeping the low watermark) to [`PRESSURE_MAX`] (over budget, and
+/// a look at everything did not help). Each step halves the rests of regions and takes pages with
+/// one more return.
 pub type Pressure = u32;
 
 /// See [`Pressure`].
@@ -118,7 +119,7 @@ pub trait VictimPolicy: Send {
     /// How much sampling would be worth while, since this was last asked: 1 as much as is usual,
     /// less where samples change nothing, more after a change.
     fn samples_wanted(&mut self) -> f32;
-    /// `pages` of the region came back by faults since the last call.
+    /// `pages` of the region refaulted since the last call.
     fn restored(&mut self, region: RegionId, pages: u32, now_ms: u64);
     /// `pages` of the region were moved out.
     fn evicted(&mut self, region: RegionId, pages: u32, now_ms: u64);
@@ -136,100 +137,101 @@ pub trait VictimPolicy: Send {
     );
 }
 
-/// What was touched within this time is never evicted, ms: under a budget that
-/// cannot be met, every page would leave again before the program had used it.
+/// What was touched within this time is never evicted, ms: under a budget that cannot be met, every
+/// page would be evicted again before the program had used it.
 pub const FLOOR_MS: u64 = 20;
 
-/// Most returns of a page that are counted.
-pub const RETURNS_MAX: u32 = 7;
+/// Most refaults of a page that are counted.
+pub const REFAULTS_MAX: u32 = 7;
 
-/// How many pages may be on probation: 3 % of the resident ones, and 5 % of those that are out.
-/// Where few are out, what is kept of those on probation is a large part of what compression takes.
+/// How many pages may be on probation: 3 % of the resident ones, and 5 % of the evicted ones. Where
+/// few are evicted, what is kept of those on probation is a large part of what compression takes.
 pub fn probation_room(resident_pages: u64, pages_out: u64) -> usize {
     (resident_pages as f64 * 0.03).min(pages_out as f64 * 0.05) as usize
 }
 
-/// A page is back soon if no more pages left while it was out than these: 15 % of the resident
-/// ones, and 20 % of those that are out. Where few are out, whoever is there comes back before many
-/// others have left, and that tells nothing of him: by the resident pages alone (half of them, as
-/// it was once) next to none was on probation at 80 %, and there were more faults than the kernel's
-/// lists make.
-pub fn soon_pages(resident_pages: u64, pages_out: u64) -> f64 {
+/// The refault distance up to which a page was worth keeping: so many pages left while it was out.
+/// 15 % of the resident ones, and 20 % of the evicted ones. Where few are evicted, any page comes
+/// back before many others have left, and that tells nothing of it: by the resident pages alone
+/// (half of them, as it was once) next to none was on probation at 80 %, and there were more faults
+/// than with the kernel's lists.
+pub fn refault_distance_pages(resident_pages: u64, pages_out: u64) -> f64 {
     (resident_pages as f64 * 0.15).min(pages_out as f64 * 0.2)
 }
 
-/// What becomes of a page that came back by a fault: see [`returned`].
+/// What becomes of a page that refaulted: see [`refaulted`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Return {
-    /// Its count of returns from now on.
-    pub returns: u32,
-    /// It leaves again after a short time, whatever is known of other pages.
+pub struct Refault {
+    /// Its count of refaults from now on.
+    pub refaults: u32,
+    /// It is evicted again after a short time, whatever is known of other pages.
     pub probation: bool,
 }
 
-/// A page came back by a fault after `out_ms`.
+/// What becomes of a page that refaulted after `out_ms`; `refault_distance_ms` is the time in which
+/// as many pages left as [`refault_distance_pages`] says.
 ///
 /// This is 2Q (Johnson and Shasha, VLDB 1994): one that is back soon was worth keeping, and joins
-/// the others for as many rounds of the [hand](passed) as it has returns, a round more each time
+/// the others for as many rounds of the [hand](passed) as it has refaults, a round more each time
 /// (what it had left does not count: it leaves with all); any other goes through a short queue
-/// first, from which it leaves if it does not come back soon. Scattered Zipf accesses, nothing but
-/// faults known: 0.147 faults a GET with half of the pages resident, where random victims make
+/// first, from which it is evicted if it does not refault soon. Scattered Zipf accesses, nothing
+/// but faults known: 0.147 faults a GET with half of the pages resident, where random victims make
 /// 0.187 and the kernel's lists, which see accesses, 0.158; 0.237, 0.300 and 0.259 with 30 %
 /// (`terrace-bench victims`).
-pub fn returned(returns: u32, out_ms: u64, soon_ms: u64) -> Return {
-    if out_ms <= soon_ms {
-        Return { returns: (returns + 1).min(RETURNS_MAX), probation: false }
+pub fn refaulted(refaults: u32, out_ms: u64, refault_distance_ms: u64) -> Refault {
+    if out_ms <= refault_distance_ms {
+        Refault { refaults: (refaults + 1).min(REFAULTS_MAX), probation: false }
     } else {
-        Return { returns: returns / 2, probation: true }
+        Refault { refaults: refaults / 2, probation: true }
     }
 }
 
-/// What is known of writes to a page since it was last watched.
+/// What is known of writes to a page since its writes were last tracked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Writes {
     /// Nothing, nor can it be.
     Unknowable,
-    /// Nothing: it was not watched.
-    Unwatched,
+    /// Nothing: they were not tracked.
+    Untracked,
     /// There was none.
     None,
     /// There was one.
     Some,
 }
 
-/// What the hand does with a page that it passes.
+/// What the CLOCK hand does with a page that it passes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Passed {
     /// Takes it.
     Take,
     /// Leaves it as it is.
     Leave,
-    /// Leaves it with so many returns.
-    Returns(u32),
-    /// Leaves it without returns, and watches it until it comes by again.
-    Watch,
+    /// Leaves it with so many refaults.
+    Refaults(u32),
+    /// Leaves it without refaults, and tracks its writes until it comes by again.
+    Track,
 }
 
-/// Rounds for which the hand leaves a page that was written while it was watched. Being watched
-/// costs its next writer a fault (1 µs), so hot pages should seldom be.
-pub const WRITTEN_RETURNS: u32 = RETURNS_MAX;
+/// Rounds for which the CLOCK hand spares a page that was written while its writes were tracked.
+/// That costs the next writer a fault (1 µs), so it should seldom happen to hot pages.
+pub const WRITTEN_REFAULTS: u32 = REFAULTS_MAX;
 
-/// The hand comes by. A page whose returns are used up is watched for a round, and leaves if nobody
-/// wrote to it (servers write to what they read: counters, times, lists): 0.135 faults a GET
-/// instead of 0.147 with half of the pages resident, 0.220 instead of 0.237 with 30 %. The same
-/// look at pages on probation gains nothing there.
+/// The CLOCK hand comes by. The writes of a page whose refaults are used up are tracked for a
+/// round, and it is evicted if there was none (servers write to what they read: counters, times,
+/// lists): 0.135 faults a GET instead of 0.147 with half of the pages resident, 0.220 instead of
+/// 0.237 with 30 %. The same look at pages on probation gains nothing there.
 ///
-/// A page on probation is not the hand's, but for some pressure.
-pub fn passed(returns: u32, probation: bool, writes: Writes, pressure: Pressure) -> Passed {
+/// Pages on probation are evicted by their queue, and by the CLOCK hand only under pressure.
+pub fn passed(refaults: u32, probation: bool, writes: Writes, pressure: Pressure) -> Passed {
     if probation {
-        return if returns.max(2) <= pressure { Passed::Take } else { Passed::Leave };
+        return if refaults.max(2) <= pressure { Passed::Take } else { Passed::Leave };
     }
-    match (returns, writes) {
-        (0, Writes::Some) if pressure == 0 => Passed::Returns(WRITTEN_RETURNS),
-        (0, Writes::Unwatched) if pressure == 0 => Passed::Watch,
-        (returns, _) if returns <= pressure => Passed::Take,
-        (1, Writes::Unwatched) => Passed::Watch,
-        (returns, _) => Passed::Returns(returns - 1),
+    match (refaults, writes) {
+        (0, Writes::Some) if pressure == 0 => Passed::Refaults(WRITTEN_REFAULTS),
+        (0, Writes::Untracked) if pressure == 0 => Passed::Track,
+        (refaults, _) if refaults <= pressure => Passed::Take,
+        (1, Writes::Untracked) => Passed::Track,
+        (refaults, _) => Passed::Refaults(refaults - 1),
     }
 }
 
@@ -239,32 +241,32 @@ mod tests {
 
     #[test]
     fn who_is_back_soon_stays_for_a_round_more_each_time() {
-        let mut page = Return { returns: 0, probation: true };
+        let mut page = Refault { refaults: 0, probation: true };
         for n in 1..=3 {
-            page = returned(page.returns, 10, 100);
-            assert_eq!(page, Return { returns: n, probation: false });
+            page = refaulted(page.refaults, 10, 100);
+            assert_eq!(page, Refault { refaults: n, probation: false });
         }
         for left in [2, 1, 0] {
-            assert_eq!(passed(page.returns, false, Writes::Unknowable, 0), Passed::Returns(left));
-            page.returns = left;
+            assert_eq!(passed(page.refaults, false, Writes::Unknowable, 0), Passed::Refaults(left));
+            page.refaults = left;
         }
-        assert_eq!(passed(page.returns, false, Writes::Unknowable, 0), Passed::Take);
-        assert_eq!(returned(RETURNS_MAX, 10, 100).returns, RETURNS_MAX);
+        assert_eq!(passed(page.refaults, false, Writes::Unknowable, 0), Passed::Take);
+        assert_eq!(refaulted(REFAULTS_MAX, 10, 100).refaults, REFAULTS_MAX);
     }
 
     #[test]
     fn who_was_out_for_long_is_on_probation_and_half_forgotten() {
-        assert_eq!(returned(5, 101, 100), Return { returns: 2, probation: true });
+        assert_eq!(refaulted(5, 101, 100), Refault { refaults: 2, probation: true });
         assert_eq!(passed(0, true, Writes::Unknowable, 0), Passed::Leave);
     }
 
     #[test]
-    fn who_is_written_while_watched_stays() {
-        assert_eq!(passed(2, false, Writes::Unwatched, 0), Passed::Returns(1));
-        assert_eq!(passed(1, false, Writes::Unwatched, 0), Passed::Watch);
-        assert_eq!(passed(0, false, Writes::Unwatched, 0), Passed::Watch);
+    fn a_page_that_is_written_while_tracked_stays() {
+        assert_eq!(passed(2, false, Writes::Untracked, 0), Passed::Refaults(1));
+        assert_eq!(passed(1, false, Writes::Untracked, 0), Passed::Track);
+        assert_eq!(passed(0, false, Writes::Untracked, 0), Passed::Track);
         assert_eq!(passed(0, false, Writes::None, 0), Passed::Take);
-        assert_eq!(passed(0, false, Writes::Some, 0), Passed::Returns(WRITTEN_RETURNS));
+        assert_eq!(passed(0, false, Writes::Some, 0), Passed::Refaults(WRITTEN_REFAULTS));
         assert_eq!(
             passed(0, false, Writes::Some, 1),
             Passed::Take,
@@ -274,9 +276,9 @@ mod tests {
 
     #[test]
     fn pressure_takes_everything() {
-        for returns in 0..=RETURNS_MAX {
-            assert_eq!(passed(returns, false, Writes::Some, PRESSURE_MAX), Passed::Take);
-            assert_eq!(passed(returns, true, Writes::Some, PRESSURE_MAX), Passed::Take);
+        for refaults in 0..=REFAULTS_MAX {
+            assert_eq!(passed(refaults, false, Writes::Some, PRESSURE_MAX), Passed::Take);
+            assert_eq!(passed(refaults, true, Writes::Some, PRESSURE_MAX), Passed::Take);
         }
     }
 }

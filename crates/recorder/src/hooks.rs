@@ -18,7 +18,8 @@ accesses!(
     __tsan_unaligned_read1 1 false, __tsan_unaligned_read2 2 false, __tsan_unaligned_read4 4 false, __tsan_unaligned_read8 8 false,
     __tsan_unaligned_read16 16 false, __tsan_unaligned_write1 1 true, __tsan_unaligned_write2 2 true, __tsan_unaligned_write4 4 true,
     __tsan_unaligned_write8 8 true, __tsan_unaligned_write16 16 true,
-    // With gcc's `--param tsan-distinguish-volatile`, and clang's for what is read and then written.
+    // With gcc's `--param tsan-distinguish-volatile`, and clang's for what is read and then
+    // written.
     __tsan_volatile_read1 1 false, __tsan_volatile_read2 2 false, __tsan_volatile_read4 4 false, __tsan_volatile_read8 8 false,
     __tsan_volatile_read16 16 false, __tsan_volatile_write1 1 true, __tsan_volatile_write2 2 true, __tsan_volatile_write4 4 true,
     __tsan_volatile_write8 8 true, __tsan_volatile_write16 16 true,

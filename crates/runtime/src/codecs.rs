@@ -28,7 +28,7 @@ extern "C" fn __wrap_calloc(count: usize, size: usize) -> *mut c_void {
 #[unsafe(no_mangle)]
 extern "C" fn __wrap_free(payload: *mut c_void) {
     if !payload.is_null() {
-        // SAFETY: whoever comes here has it from one of the two above.
+        // SAFETY: a caller has it from one of the two above.
         unsafe { terrace_unmanaged_free(payload) };
     }
 }

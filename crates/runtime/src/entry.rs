@@ -1,8 +1,8 @@
 //! The exported malloc family.
 //!
 //! The functions themselves are in alloc's C shim and Rust; a cdylib exports only Rust's own
-//! symbols, so each public name is one jump to the real function. Those that allocate pass on who
-//! calls, behind their own arguments: what the call returns to, the stack pointer before it, and
+//! symbols, so each public name is one jump to the real function. Those that allocate pass on their
+//! caller, behind their own arguments: what the call returns to, the stack pointer before it, and
 //! the frame pointer register (the crate `context`).
 
 use std::arch::naked_asm;
@@ -11,7 +11,8 @@ use terrace_alloc::arenas;
 
 macro_rules! jumps {
     ($($public:ident => $target:ident;)*) => {$(
-        // SAFETY: a tail jump passes every argument on as it is; the target has the public function's signature.
+        // SAFETY: a tail jump passes every argument on as it is; the target has the public
+        // function's signature.
         #[unsafe(naked)]
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $public() {
@@ -58,8 +59,8 @@ const SMALL: usize = 32 << 10;
 
 macro_rules! allocating_jumps {
     ($($public:ident => $target:ident;)*) => {$(
-        // SAFETY: a tail jump passes every argument on as it is, of which there are at most three, and three more; the target has the public
-        // function's signature with those.
+        // SAFETY: a tail jump passes every argument on as it is, of which there are at most three,
+        // and three more; the target has the public function's signature with those.
         #[unsafe(naked)]
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $public() {

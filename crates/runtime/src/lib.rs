@@ -140,7 +140,7 @@ fn set_up() -> Result<(), String> {
     Ok(())
 }
 
-/// Whether who calls `calloc` by name, as the dynamic loader does, comes to this library.
+/// Whether a caller of `calloc` by name, such as the dynamic loader, gets this library's.
 fn is_allocator_ours() -> bool {
     // SAFETY: a name that ends with a NUL.
     let calloc = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"calloc".as_ptr()) };

@@ -6,8 +6,8 @@ use terrace_alloc::placement::{self, ArenaFigures, ArenaId};
 use terrace_os::untagged;
 use terrace_pager::{Expectation, Mode};
 
-/// Brings the pages of a range that are out back now. Safe with any address, also from signal
-/// handlers; `errno` stays as it was.
+/// Restores the evicted pages of a range now. Safe with any address, also from signal handlers;
+/// `errno` stays as it was.
 #[unsafe(no_mangle)]
 extern "C" fn terrace_touch(pointer: usize, len: usize) {
     if let Some(pager) = pager() {

@@ -148,7 +148,7 @@ extern "C" fn shmat(segment: i32, address: *const c_void, flags: i32) -> *mut c_
 
 fn attach(segment: i32, address: usize, flags: i32) -> *mut c_void {
     let act = || kernel(libc::SYS_shmat, [segment as usize, address, flags as usize, 0, 0, 0]);
-    // Whoever may not ask may not attach it either.
+    // A process that may not ask may not attach it either.
     let Some(len) = pager().and_then(|_| segment_bytes(segment)) else { return pointer(act()) };
     let start = if flags & libc::SHM_RND != 0 { address & !(PAGE - 1) } else { address };
     let replaced = (flags & libc::SHM_REMAP != 0).then(|| manager_of(start, len)).flatten();
@@ -327,7 +327,7 @@ fn advise_with(
             pager.inherit(start, size, advice == libc::MADV_DOFORK, || act(given, len, advice))
         }
         // What a child sees, or what the kernel does to pages one by one, would no longer be ours
-        // to know. (Nobody could tell a child whether its zeros are the kernel's.)
+        // to know. (A child could not be told whether its zeros are the kernel's.)
         libc::MADV_WIPEONFORK | libc::MADV_REMOVE | libc::MADV_HWPOISON | MADV_GUARD_INSTALL => {
             pager.unmanage(start, size);
             act(given, len, advice)
@@ -336,9 +336,9 @@ fn advise_with(
     }
 }
 
-/// MADV_FREE. A page that the kernel may free at any time could vanish from staging, where nobody
-/// would answer its fault: what is managed is freed at once, by one call. A second one would take
-/// what is written after the first.
+/// MADV_FREE. A page that the kernel may free at any time could vanish from staging, where no
+/// thread would answer its fault: what is managed is freed at once, by one call. A second one would
+/// take what is written after the first.
 fn free(
     pager: &Pager,
     start: usize,
@@ -518,7 +518,7 @@ mod metadata {
             let offset = take(len)?;
             let span = Span { start: START.load(Relaxed), reserved: FIRST.load(Relaxed) };
             let start = span.start + offset;
-            // SAFETY: this part was just given to nobody else.
+            // SAFETY: this part was given to no other caller.
             result = unsafe { span.open(start, len) }.map(|()| start);
             if result != Err(Errno::EEXIST) {
                 break;

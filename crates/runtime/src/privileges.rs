@@ -110,7 +110,7 @@ pub fn before_call(number: libc::c_long, a: usize, b: usize) {
     }
 }
 
-/// Before `prctl`: whoever may not be dumped has no pagemap to open, unless it is root's.
+/// Before `prctl`: a process that may not be dumped has no pagemap to open, unless it is root's.
 pub fn before_prctl(option: i32, value: usize) {
     if option == libc::PR_SET_DUMPABLE && value == 0 {
         start_first();

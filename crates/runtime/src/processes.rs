@@ -98,10 +98,10 @@ unsafe extern "C" {
     safe fn terrace_reset_streams();
 }
 
-/// Before jemalloc's handler and ours, after those of the program: who has the list of streams
-/// (`fflush(NULL)`, `exit`) allocates under it, so a fork must take it before the allocator's
-/// locks, as the C library does with its own. The list's lock is recursive: the C library takes it
-/// again.
+/// Before jemalloc's handler and ours, after those of the program: a thread that has locked the
+/// list of streams (`fflush(NULL)`, `exit`) allocates under it, so a fork must take it before the
+/// allocator's locks, as the C library does with its own. The list's lock is recursive: the C
+/// library takes it again.
 extern "C" fn lock_streams() {
     terrace_lock_streams();
 }
@@ -218,7 +218,7 @@ unsafe extern "C" {
     safe fn terrace_touch_streams();
 }
 
-/// What the forking thread had blocked; the lock of what is watched guards it, which every fork
+/// What the forking thread had blocked; the lock of the tracked sites guards it, which every fork
 /// takes first and opens last.
 static SIGNALS: AtomicU64 = AtomicU64::new(0);
 
@@ -327,8 +327,8 @@ fn in_child() {
     terrace_alloc::leave_internal();
 }
 
-/// Has `make` make a process or a thread; once more if the kernel refuses it a task that Terrace can
-/// give back.
+/// Has `make` make a process or a thread; once more if the kernel refuses it a task that Terrace
+/// can give back.
 pub(crate) fn with_tasks_given_back<R>(make: impl Fn() -> R, refused: impl Fn(&R) -> bool) -> R {
     let made = make();
     match refused(&made) && pager().is_some_and(|pager| pager.gives_tasks_back()) {
@@ -482,7 +482,7 @@ extern "C" fn clone(
 /// the child has.
 fn bring_for_child(flags: usize, child_tid: usize) {
     let writes = flags & (libc::CLONE_CHILD_SETTID | libc::CLONE_CHILD_CLEARTID) as usize != 0;
-    // Where nothing is out, a filter may forbid the look.
+    // Where nothing is evicted, a filter may forbid the look.
     if writes && pager().is_some_and(|pager| !pager.is_retired()) {
         sys::peek(child_tid, &mut [0]);
     }
@@ -610,7 +610,7 @@ unsafe extern "C" fn syscall() {
     );
 }
 
-/// `dlmopen`. See [`where_to_open`]. A jump, because the C library looks at who calls it.
+/// `dlmopen`. See [`where_to_open`]. A jump, because the C library looks at its caller.
 // SAFETY: the arguments are kept over the one call, and a tail jump passes them on as they are.
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
@@ -650,9 +650,9 @@ unsafe extern "C" fn dlmopen() {
     );
 }
 
-/// `dlopen`, without RTLD_DEEPBIND: a library that is loaded with it frees by the C library's `free`
-/// what it was given from ours, and the other way round. A jump, because the C library looks at
-/// who calls it.
+/// `dlopen`, without RTLD_DEEPBIND: a library that is loaded with it frees by the C library's
+/// `free` what it was given from ours, and the other way round. A jump, because the C library looks
+/// at its caller.
 // SAFETY: the arguments are kept over the one call, and a tail jump passes them on, without the one
 // bit.
 #[unsafe(naked)]
@@ -750,7 +750,7 @@ extern "C" fn prctl(option: i32, a: usize, b: usize, c: usize, d: usize) -> i32 
     result(unsafe { sys::forward(libc::SYS_prctl, [option as usize, a, b, c, d, 0]) }) as i32
 }
 
-/// Whether the program gives the kernel a filter here (`struct sock_fprog`). Who asks whether
+/// Whether the program gives the kernel a filter here (`struct sock_fprog`). Code that asks whether
 /// filters are possible, as libraries do, passes an address at which nothing is, and loads none.
 fn may_be_filter(address: usize) -> bool {
     sys::look_at(address, &mut [0; 16]) != Err(sys::Errno::EFAULT)

@@ -4,7 +4,7 @@
 //!
 //! Not `.data`: those pages are copies of a file's, for which no userfaultfd tells of a fault. Nor
 //! what libraries have: their constructors run before this library's, so what they did to their
-//! memory is not known, and nobody tells when the loader unmaps it.
+//! memory is not known, and nothing tells when the loader unmaps it.
 
 use crate::mappings::{kernel, pager, pointer, status};
 use crate::next::Next;
@@ -14,9 +14,9 @@ use terrace_os::{Errno, PAGE};
 use terrace_pager::Pager;
 use terrace_pager::table::REGION;
 
-/// At the beginning of a program's zeros (GNU ld), or at their end (gold, lld), its linker puts the C
-/// library's variables that the program names (copy relocations: `environ`, `stdout`). They are read
-/// where no page may be missing, and take a page or two.
+/// At the beginning of a program's zeros (GNU ld), or at their end (gold, lld), its linker puts the
+/// C library's variables that the program names (copy relocations: `environ`, `stdout`). They are
+/// read where no page may be missing, and take a page or two.
 const COPIED_BYTES: usize = 64 << 10;
 
 /// Where the break was when the program began. What is below is none of ours.
@@ -34,8 +34,8 @@ pub fn manage_static(pager: &'static Pager) {
 /// Where the file is loaded that has this function or variable; 0 if there is none.
 pub fn base_of(address: *const c_void) -> usize {
     let mut about = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
-    // SAFETY: the loader looks the address up, and writes the description, for which zeros are valid
-    // too.
+    // SAFETY: the loader looks the address up, and writes the description, for which zeros are
+    // valid too.
     unsafe {
         libc::dladdr(address, about.as_mut_ptr());
         about.assume_init().dli_fbase as usize
@@ -68,8 +68,8 @@ unsafe extern "C" fn of_program(
 }
 
 /// The whole regions among a part's zeros, which is loaded at `base`, but for both ends. A region
-/// that the loader has written to may have become a huge page, of which nothing is known; at its end
-/// it has the alignment of the largest variable.
+/// that the loader has written to may have become a huge page, of which nothing is known; at its
+/// end it has the alignment of the largest variable.
 fn zeros_of(header: &libc::Elf64_Phdr, base: usize) -> Option<(usize, usize)> {
     const RIGHTS: u32 = libc::PF_R | libc::PF_W | libc::PF_X;
     let [address, in_file, size, align] =
@@ -146,7 +146,7 @@ fn moving<R>(to: Option<usize>, act: impl FnOnce() -> R) -> R {
         return answer.expect("what is to be done is done once");
     }
     pager.make_room(until - from);
-    // Where two threads move it at a time, it is not known who got what.
+    // Where two threads move it at a time, it is not known which got what.
     let alone = !MOVING.swap(true, AcqRel);
     let from = whole_pages(break_now()).unwrap_or(from);
     let answer = act();

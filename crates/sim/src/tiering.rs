@@ -224,8 +224,8 @@ fn work_ns(from: &Tier, to: &Tier) -> f64 {
     }
 }
 
-/// Runs a model over all of a source. `stored`: bytes of each tier's medium for each byte of data, a
-/// row for each region (see [`regions_of`]).
+/// Runs a model over all of a source. `stored`: bytes of each tier's medium for each byte of data,
+/// a row for each region (see [`regions_of`]).
 ///
 /// # Errors
 /// What the source says.

@@ -33,9 +33,9 @@ pub struct Encoded<'s> {
 /// The checksum of a page, 128 bits: see [`checksum`].
 pub type Checksum = u128;
 
-/// What proves that a page is another's equal: that it came back as it left, or has not changed
-/// since it was stored. Of the page itself, so that a codec's mistakes show as well as damaged
-/// bytes.
+/// What proves that a page is another's equal: that it was restored as it was evicted, or has not
+/// changed since it was stored. Of the page itself, so that a codec's mistakes show as well as
+/// damaged bytes.
 ///
 /// XXH3 in 128 bits, with a key that each process draws: of all pages that are not the stored one,
 /// one in 2¹²⁸ passes, which is less than any memory is right. 0.09 µs a page (CRC-32, which may

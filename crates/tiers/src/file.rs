@@ -10,14 +10,14 @@
 //! Invariants:
 //! * Between being taken and being punched, a slot's blocks are written once each: an extent is
 //!   only appended to, and repacked by being copied into another slot. So a slot reads right for
-//!   whoever knows what is in it, a forked child too, until it is taken again.
+//!   any process that knows what is in it, a forked child too, until it is taken again.
 //! * A slot given up is punched and taken again when no child lives that was forked while it was in
 //!   use (see [`DataFile::tidy`]). A child never takes, writes or punches slots of the file it
 //!   inherited: what it stores goes to a file of its own.
 //! * Descriptors are numbers in the table of the pager's threads: only those threads read, write,
 //!   take slots, tidy and share. Giving a slot up is for any thread.
-//! * A fork happens when none of the locks here is held: reading takes none, and whoever does
-//!   anything else is kept away meanwhile.
+//! * A fork happens when none of the locks here is held: reading takes none, and threads that do
+//!   anything else are kept away meanwhile.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -160,7 +160,7 @@ impl FileMedium {
         !self.refused_before.swap(true, Relaxed)
     }
 
-    /// Space may have come back.
+    /// Space may have been given back.
     pub fn try_again(&self) {
         self.refuses.store(false, Relaxed);
     }
@@ -812,7 +812,7 @@ fn pipe() -> Result<(Fd, Fd), Errno> {
     Ok((ends[0], ends[1]))
 }
 
-/// Whether nobody holds the writing end of a pipe any more.
+/// Whether no process holds the writing end of a pipe any more.
 fn is_hung_up(reading_end: Fd) -> bool {
     let mut poll = libc::pollfd { fd: reading_end, events: 0, revents: 0 };
     let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -975,7 +975,7 @@ mod tests {
                         let new: Vec<u8> = (0..len).map(|_| random()).collect();
                         file.append(bytes.len(), [&new, &[]], room).unwrap();
                         bytes.extend(&new);
-                        // What is between is nobody's.
+                        // What is between belongs to no extent.
                         let mut image = file.load(bytes.len() + room - len).unwrap();
                         bytes.extend(&bytes_of(&mut image)[bytes.len()..][..room - len]);
                     }
@@ -1061,7 +1061,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(24))]
 
-        /// Every extent reads as written, and every child reads what there was at its fork, as long as it lives.
+        /// Every extent reads as written, and every child reads what there was at its fork, as long
+        /// as it lives.
         #[test]
         fn extents_keep_what_their_process_and_its_children_know(steps in steps()) {
             directories().iter().for_each(|directory| run(directory, &steps));

@@ -86,8 +86,8 @@ fn remedy(error: &io::Error) -> &'static str {
 /// # Safety
 /// From `allocate` until `release` of the same extent (or until the medium is dropped),
 /// [`EXTENT_BYTES`] at the returned address must be readable, writable, private to this process and
-/// given to nobody else, and must keep what is written, except for a range given to `release_part`.
-/// Pools read and write there without further checks.
+/// given to no other caller, and must keep what is written, except for a range given to
+/// `release_part`. Pools read and write there without further checks.
 pub unsafe trait Medium: Send + Sync {
     /// An extent of [`EXTENT_BYTES`], aligned to 4096, that costs no memory until touched. It reads
     /// as zeros, unless the system refused to take its memory back at an earlier `release`.
@@ -163,7 +163,7 @@ impl DramMedium {
             return Err(MediumError::Reserve { bytes, source: io::ErrorKind::OutOfMemory.into() });
         };
         let open: Open = Box::new(|start, bytes| {
-            // SAFETY: only called for extents of the reservation made here that nobody uses.
+            // SAFETY: only called for extents of the reservation made here that are not in use.
             unsafe { syscall!(Sysno::mprotect, start, bytes, libc::PROT_READ | libc::PROT_WRITE) }
                 .map(drop)
         });
@@ -177,7 +177,7 @@ impl DramMedium {
     /// [`MediumError::Size`] for no address, or for less than an extent.
     ///
     /// # Safety
-    /// The range is nobody else's for as long as the medium lives, and what `open` was called for
+    /// Nothing else uses the range for as long as the medium lives, and what `open` was called for
     /// and made accessible is private memory of zeros.
     pub unsafe fn over(start: usize, bytes: usize, open: Open) -> Result<Self, MediumError> {
         let (base, slots) = (NonNull::new(start as *mut u8), bytes / EXTENT_BYTES);
@@ -249,7 +249,7 @@ impl Slots {
         self.allocated += 1;
     }
 
-    /// It is taken for ever, and nobody's.
+    /// It is taken for ever, and belongs to no pool.
     fn lose(&mut self, slot: usize) {
         self.used[slot / 64] |= 1 << (slot % 64);
     }
@@ -282,7 +282,7 @@ unsafe impl Medium for DramMedium {
                     advise(extent, EXTENT_BYTES, libc::MADV_NOHUGEPAGE);
                     state.opened = slot + 1;
                 }
-                // Somebody else has mapped something in the range: what it covers is never used.
+                // Other code has mapped something in the range: what it covers is never used.
                 Err(Errno::EEXIST) => {
                     state.opened = slot + 1;
                     state.lose(slot);
@@ -322,7 +322,7 @@ impl Drop for DramMedium {
         if !self.owned {
             return;
         }
-        // SAFETY: the reservation is ours, and whoever holds an extent holds the medium too (its
+        // SAFETY: the reservation is ours, and any holder of an extent holds the medium too (its
         // contract).
         let _ = unsafe { syscall!(Sysno::munmap, self.base.as_ptr(), self.reserved_bytes()) };
     }
@@ -340,8 +340,8 @@ fn drop_memory(start: NonNull<u8>, bytes: usize) {
 }
 
 fn advise(start: NonNull<u8>, bytes: usize, advice: i32) -> bool {
-    // SAFETY: only called for page-aligned ranges of our own reservation whose content nobody needs
-    // (MADV_DONTNEED*), or with advice that does not change content.
+    // SAFETY: only called for page-aligned ranges of our own reservation whose content is not
+    // needed (MADV_DONTNEED*), or with advice that does not change content.
     unsafe { syscall!(Sysno::madvise, start.as_ptr(), bytes, advice) }.is_ok()
 }
 

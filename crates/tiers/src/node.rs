@@ -300,7 +300,7 @@ impl Node {
         checked
     }
 
-    /// The node that pages come back to.
+    /// The node that pages are restored to.
     pub fn near(&self) -> u32 {
         self.near.load(Relaxed)
     }
@@ -315,8 +315,8 @@ impl Node {
         if self.is_usable() { self.room_pages.load(Relaxed).max(0) as u64 } else { 0 }
     }
 
-    /// Pages that may be put there if as many are to come back. What is left to others is the room
-    /// in which they change places.
+    /// Pages that may be put there if as many are to be restored. What is left to others is the
+    /// room in which they change places.
     pub fn buffer_pages(&self) -> u64 {
         if self.is_usable() { self.buffer_pages.load(Relaxed).max(0) as u64 } else { 0 }
     }

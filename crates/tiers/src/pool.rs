@@ -623,8 +623,9 @@ impl RegionStore {
     }
 
     /// Moves the live pages of `extent` together towards its start and gives the memory behind them
-    /// back; of a table, into fuller blocks of the pool, which changes no location. `live` is every live location in that extent, in any order; each is updated where
-    /// it stands. `tiers` as at the inserts.
+    /// back; of a table, into fuller blocks of the pool, which changes no location. `live` is every
+    /// live location in that extent, in any order; each is updated where it stands. `tiers` as at
+    /// the inserts.
     ///
     /// # Errors
     /// [`PoolError::Mismatch`] if `live` is not what the extent holds (count, bytes, overlaps),

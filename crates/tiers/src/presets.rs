@@ -13,7 +13,8 @@ pub const SLOW_DIRECTORY: &str = "/var/tmp";
 /// Nodes that are looked at, from 0.
 const NODES_MAX: u32 = 64;
 
-/// Names, and tiers fastest first: pages as they are, or packed; a medium of `slow` is the slow one.
+/// Names, and tiers fastest first: pages as they are, or packed; a medium of `slow` is the slow
+/// one.
 const LISTS: [(&str, &[&str]); 4] = [
     ("tierscape-standard", &["dram", "slow", "lzo/zsmalloc@dram", "zstd/zsmalloc@slow"]),
     // C1, C2, C4, C7 and C12 of the paper's Figure 2.

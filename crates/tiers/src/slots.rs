@@ -159,8 +159,8 @@ enum Memory {
     File(Box<FileSlot>),
 }
 
-// SAFETY: memory of an extent is the pool's alone; a slot of it is read by whoever stored there,
-// and written before that, once (module documentation). Media are Send and Sync.
+// SAFETY: memory of an extent is the pool's alone; a slot of it is read by the caller that stored
+// there, and written before that, once (module documentation). Media are Send and Sync.
 unsafe impl Send for SlotExtent {}
 // SAFETY: as for Send.
 unsafe impl Sync for SlotExtent {}
@@ -193,7 +193,8 @@ impl SlotExtent {
         debug_assert!(block.0 <= at && at + bytes.len() <= block.0 + block.1);
         match &self.0 {
             // SAFETY: the slot lies in its block, and that in the extent, which `self` keeps in
-            // being; it was taken for this page under the lock, so nobody else reads or writes it.
+            // being; it was taken for this page under the lock, so no other thread reads or writes
+            // it.
             Memory::Mapped { base, .. } => unsafe {
                 base.add(at).as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
                 Ok(())
@@ -221,7 +222,7 @@ impl Slot {
         match &self.extent.0 {
             Memory::Mapped { base, .. } => {
                 // SAFETY: the slot lies in the extent, which `self` keeps in being, and has at
-                // least the length that was stored (the caller's table has it); nobody writes it
+                // least the length that was stored (the caller's table has it); no thread writes it
                 // while its page is there.
                 let bytes =
                     unsafe { std::slice::from_raw_parts(base.add(self.at as usize).as_ptr(), len) };

@@ -19,9 +19,9 @@ const RESTORE_MAX_NS: u64 = 10_000_000_000;
 /// Quantiles are right to this many significant digits (1 %), for about 14 KB of counters.
 const RESTORE_DIGITS: u8 = 2;
 
-/// What a tier holds and what it has done. The pool (or whoever knows, where there is none) keeps
-/// `pages`, `stored_bytes` and `physical_bytes`; the tier counts `rejected`; faults and restore
-/// times come from whoever restores.
+/// What a tier holds and what it has done. The pool (or, where there is none, the code that knows)
+/// keeps `pages`, `stored_bytes` and `physical_bytes`; the tier counts `rejected`; faults and
+/// restore times come from the caller that restores.
 pub struct TierStats {
     pages: AtomicU64,
     copies: AtomicU64,
@@ -62,7 +62,7 @@ impl Times {
         self.histogram().len()
     }
 
-    /// Forgets all of it, unless somebody is counting at this moment.
+    /// Forgets all of it, unless a thread is counting at this moment.
     pub fn clear(&self) {
         if let Some(mut histogram) = self.0.try_lock() {
             histogram.reset();

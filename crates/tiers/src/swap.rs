@@ -1,13 +1,13 @@
 //! What the kernel swaps to: how much of it is free, what of it is memory all the same, and what a
 //! process may still put there.
 //!
-//! Nothing is stored through here: pages leave by `madvise(MADV_PAGEOUT)` and come back by the
+//! Nothing is stored through here: pages are evicted by `madvise(MADV_PAGEOUT)` and restored by the
 //! kernel's own faults. A [`Swap`] is what a tier over it must know: whether there is one, whether
 //! it has room, and how much memory a page takes in it.
 //!
-//! Swap belongs to the whole machine. A quarter of it is left to others, whoever fills the rest
-//! ([`KEEP_FREE`]); how much is free is looked up again after [`PAGES_A_LOOK`] pages at the latest,
-//! so each process is wrong by no more than that.
+//! Swap belongs to the whole machine. A quarter of it is left to others, whichever process fills
+//! the rest ([`KEEP_FREE`]); how much is free is looked up again after [`PAGES_A_LOOK`] pages at
+//! the latest, so each process is wrong by no more than that.
 
 use std::fs;
 use std::path::Path;
@@ -44,12 +44,12 @@ pub enum SwapKind {
     Zram = 1,
     /// Compressed memory in front of a device or file.
     Zswap = 2,
-    /// A disk: what is there takes no memory, and who needs it waits for the disk.
+    /// A disk: what is there takes no memory, and a thread that needs it waits for the disk.
     Disk = 3,
 }
 
 impl SwapKind {
-    /// Whether a page comes back from there without a disk.
+    /// Whether a page is restored from there without a disk.
     pub fn is_memory(self) -> bool {
         matches!(self, SwapKind::Zram | SwapKind::Zswap)
     }
@@ -252,7 +252,7 @@ impl Swap {
     }
 
     /// What so many pages of ours take of memory. zram gives a block of memory back when all of it
-    /// is empty: where most pages came back, the others still hold much more than they need. So
+    /// is empty: where most pages were restored, the others still hold much more than they need. So
     /// what all take is shared out by pages, as of the last look; and pages that came since count
     /// as they would in full blocks.
     pub fn held_bytes(&self, pages: u64) -> u64 {

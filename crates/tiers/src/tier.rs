@@ -239,7 +239,7 @@ impl Tier {
         }
     }
 
-    /// Whether what is stored here leaves DRAM.
+    /// Whether what is stored here takes no DRAM.
     pub fn leaves_dram(&self) -> bool {
         match &self.backing {
             Backing::Memory(_) => self.pool_node().is_some(),

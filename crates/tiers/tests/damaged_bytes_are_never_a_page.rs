@@ -64,7 +64,8 @@ proptest! {
                 let at = at.index(bytes.len());
                 bytes[at] ^= 1 << bit;
             }
-            // Exactly as long as what is read, so that tools that watch the heap see one byte too many.
+            // Exactly as long as what is read, so that tools that watch the heap see one byte too
+            // many.
             let cut = bytes[..keep.index(bytes.len())].to_vec().into_boxed_slice();
             let mut back = Box::new([0; PAGE_BYTES]);
             // Another spelling of the same page is no damage.
@@ -91,7 +92,8 @@ proptest! {
         let location = store.insert(&tiers, tier, encoded).unwrap();
         // The only page is at the start of the only extent: 4 bytes of checksum, then its bytes.
         let at = at.index(4 + usize::from(location.len));
-        // SAFETY: the first extent of the medium, which is allocated, and nobody else reads or writes now.
+        // SAFETY: the first extent of the medium, which is allocated, and nobody else reads or
+        // writes now.
         unsafe { *(medium.range().0 as *mut u8).add(at) ^= 1 << bit };
         let decoded = tiers[usize::from(tier)].decode(store.page(location, &mut ReadBuffer::new()).unwrap(), &mut back, &mut scratch);
         prop_assert!(decoded.is_err() || back == *page, "a wrong page passed");

@@ -83,7 +83,8 @@ proptest! {
             prop_assert!(len < PAGE_BYTES);
             prop_assert!(codec.compress(&page, &mut scratch, len).is_none());
             prop_assert!(codec.compress(&page, &mut scratch, 0).is_none());
-            // The codec may fail to fit what would just fit, but must then say so rather than write on.
+            // The codec may fail to fit what would just fit, but must then say so rather than write
+            // on.
             if let Some(bytes) = codec.compress(&page, &mut scratch, len + 1) {
                 prop_assert!(bytes.len() <= len);
             }

@@ -198,7 +198,8 @@ fn levels_are_checked() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(512) })]
 
-    /// Any text is a list that reads back from the tiers' names, or is refused in a line that says why.
+    /// Any text is a list that reads back from the tiers' names, or is refused in a line that says
+    /// why.
     #[test]
     fn any_text_is_tiers_or_a_reason(
         text in prop_oneof![

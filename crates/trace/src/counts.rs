@@ -1,9 +1,9 @@
 //! Region × time counts: small enough to record for hours, enough for a heatmap.
 //!
 //! A file is a magic number and then blocks ([`crate::framing`]). The first is the header (JSON);
-//! then come windows, in the order of time, and at the end of a recording that was finished the names
-//! of mappings and an end.
-//! So whatever is cut off or overwritten, the windows before it can be read.
+//! then come windows, in the order of time, and at the end of a recording that was finished the
+//! names of mappings and an end. So whatever is cut off or overwritten, the windows before it can
+//! be read.
 //!
 //! The size is bounded: when a file would grow beyond its limit, every two neighbouring windows
 //! become one and it is written anew. (What one window with every region in it takes, it takes at
@@ -280,8 +280,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes what is left, what mappings are called (in the order of process and address), and that
-    /// the recording is whole.
+    /// Writes what is left, what mappings are called (in the order of process and address), and
+    /// that the recording is whole.
     ///
     /// # Errors
     /// If it cannot be written.
@@ -303,8 +303,8 @@ pub struct Recording {
     pub header: Header,
     /// In the order of time.
     pub windows: Vec<Window>,
-    /// In the order of process and address. Empty of recordings that were not finished, and of those
-    /// made before mappings were recorded.
+    /// In the order of process and address. Empty of recordings that were not finished, and of
+    /// those made before mappings were recorded.
     pub mappings: Vec<Mapping>,
     /// Why it ends where it does, if not because it was finished.
     pub incomplete: Option<String>,

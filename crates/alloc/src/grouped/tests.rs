@@ -49,7 +49,7 @@ impl Drop for Own {
     }
 }
 
-/// An object somebody owns, filled with a byte.
+/// An object that a thread owns, filled with a byte.
 struct Object {
     address: usize,
     zone: ZoneId,
@@ -70,7 +70,7 @@ impl Object {
         let object = self.address as *mut u8;
         let place = slabs::find(self.address).expect("it lies in a slab");
         assert_eq!((place.zone(), place.class()), (self.zone, self.class));
-        // SAFETY: nobody else writes to it.
+        // SAFETY: no other thread writes to it.
         let bytes = unsafe { std::slice::from_raw_parts(object, size_of_class(self.class)) };
         assert!(
             bytes.iter().all(|byte| *byte == self.fill),

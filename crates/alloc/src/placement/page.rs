@@ -1,6 +1,6 @@
 //! What is known of one page of placed objects: which of its 16-byte granules are used, where
-//! objects begin, and whose they are. It lies outside of the page, so that freeing does not bring
-//! back what is out.
+//! objects begin, and whose they are. It lies outside of the page, so that freeing does not restore
+//! what is evicted.
 
 use smallvec::{SmallVec, smallvec};
 use terrace_os::PAGE;

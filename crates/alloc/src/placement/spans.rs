@@ -56,12 +56,12 @@ impl Spans {
         !self.fresh.is_empty() || !self.stale.is_empty()
     }
 
-    /// Pages that nobody uses any more; their contents are still there.
+    /// Pages that are not used any more; their contents are still there.
     pub fn put(&mut self, span: Span) {
         self.fresh.push(span);
     }
 
-    /// Pages whose contents are nobody's and take no memory.
+    /// Pages that hold no object and take no memory.
     pub fn add(&mut self, (mut start, mut len): Span) {
         if let Some((&before, &pages)) = self.by_start.range(..start).next_back()
             && before + pages == start

@@ -1,4 +1,4 @@
-//! Against the plainest model: a map of live objects, and who they belong to.
+//! Against the plainest model: a map of live objects, and what they belong to.
 
 use super::*;
 use proptest::prelude::*;
@@ -21,7 +21,7 @@ fn same_page(a: usize, b: usize) -> bool {
     a / PAGE == b / PAGE
 }
 
-/// All shards' figures are everybody's.
+/// All tests share the shards' figures.
 static ALONE: Mutex<()> = Mutex::new(());
 
 #[test]

@@ -72,7 +72,7 @@ std::arch::global_asm!(
     "mov rdx, r15",
     "syscall",
     "jmp 4b",
-    // Nobody is left who could ask: hold the descriptors open until the target has ended.
+    // No process is left that could ask: hold the descriptors open until the target has ended.
     "7: mov eax, 7",
     "lea rdi, [r12 + 16]",
     "mov esi, 1",

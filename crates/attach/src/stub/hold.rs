@@ -7,8 +7,9 @@ use crate::sys;
 use anyhow::{Result, anyhow};
 
 impl Stub {
-    /// Has the target's userfaultfd outlive everybody: a request to poll it that never ends lives
-    /// as long as the target's memory. Does nothing in a kernel without asynchronous I/O.
+    /// Has the target's userfaultfd outlive every process of ours: a request to poll it that never
+    /// ends lives as long as the target's memory. Does nothing in a kernel without asynchronous
+    /// I/O.
     pub fn hold(&mut self) -> Result<()> {
         let made = self.calls(
             &[[libc::SYS_io_setup as u64, HELD as u64, self.base + CONTEXT, 0, 0, 0, 0]],

@@ -1,6 +1,7 @@
-//! One thread drives some connections; several may do so side by side. In a closed loop each keeps `depth` requests on the way and
-//! sends the next when a reply is there. In an open loop requests set out at a rate, whatever the
-//! server does, as long as a connection has fewer than `depth` on the way.
+//! One thread drives some connections; several may do so side by side. In a closed loop each keeps
+//! `depth` requests on the way and sends the next when a reply is there. In an open loop requests
+//! set out at a rate, whatever the server does, as long as a connection has fewer than `depth` on
+//! the way.
 //!
 //! Replies come in the order of the requests; each is checked against what may come back. A
 //! request's time is from its writing to the reading of its reply, the wait behind others of its

@@ -6,8 +6,8 @@
 //!    its pages compress in each tier.
 //! 2. [`terrace_policy::tiering::forecast`]: what tiers come to, by TierScape's equations and
 //!    *expected faults*, each at the whole time that the program waits for one.
-//! 3. [`choice`]: savings against slowdown over the knob and over sets of tiers, three settings, and
-//!    the best set of up to K tiers. [`shown`] tells it.
+//! 3. [`choice`]: savings against slowdown over the knob and over sets of tiers, three settings,
+//!    and the best set of up to K tiers. [`shown`] tells it.
 //!
 //! What an input cannot tell is said in a line and not guessed. Everything about tiers that are not
 //! in use yet is an estimate.

@@ -46,7 +46,7 @@ impl Server {
                 expires: self.clock.expiry(time),
                 state: if options.binary { KEY_BINARY } else { 0 },
             };
-            // Who finds that another client was first reads what that one made.
+            // A client that finds that another was first reads what that one made.
             let put = self.store.put(new, now, &self.stats, |present| {
                 if present.is_none() { Ok(()) } else { Err(()) }
             });

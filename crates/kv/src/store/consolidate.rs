@@ -570,7 +570,7 @@ impl Consolidator {
             return Visit::NeedsRoom(open);
         };
         let (_, to) = segments.take(room, size);
-        // SAFETY: there is room for it that nobody else has, and it lies elsewhere.
+        // SAFETY: there is room for it that no other thread has, and it lies elsewhere.
         unsafe { ptr::copy_nonoverlapping(at, to, size) };
         guard.set(slot, slot.at(to));
         if wipes && around.tiering.is_some() {

@@ -54,7 +54,7 @@ pub(super) struct Mapping {
     bytes: usize,
 }
 
-// SAFETY: a mapping is plain memory; who uses it synchronises.
+// SAFETY: a mapping is plain memory; its users synchronise.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -73,8 +73,8 @@ impl Mapping {
         Ok(Mapping { address, bytes })
     }
 
-    /// Asks for huge pages, where the kernel gives them to who asks: nearly every access to a part
-    /// misses the TLB otherwise.
+    /// Asks for huge pages, where the kernel gives them on request (`madvise`): nearly every access
+    /// to a part misses the TLB otherwise.
     pub(super) fn ask_for_huge_pages(&self, bytes: usize) {
         let bytes = bytes.min(self.bytes);
         // SAFETY: the range is within the mapping, and the advice changes no contents.
@@ -141,7 +141,8 @@ impl Slot<'_> {
     }
 
     /// Takes a step from the clock in the index, if the slot still is as it was found. The bucket
-    /// need not be locked: whoever locked it may overwrite the step, but never a changed slot is.
+    /// need not be locked: a thread that locked it may overwrite the step, but never a changed slot
+    /// is.
     pub(super) fn cool(self) -> Self {
         if self.clock() == 0 {
             return self;
@@ -233,7 +234,7 @@ impl Index {
             .filter_map(taken)
     }
 
-    /// Locks a chain, unless somebody has it.
+    /// Locks a chain, unless another thread has it.
     pub(super) fn try_lock(&self, chain: usize) -> Option<Guard<'_>> {
         let head = self.bucket(chain);
         let was_locked = head.control.fetch_or(LOCKED, Acquire) & LOCKED != 0;

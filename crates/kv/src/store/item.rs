@@ -127,7 +127,7 @@ pub(super) fn size(pointer: *mut u8) -> usize {
 ///
 /// # Safety
 ///
-/// An item of `size` bytes was written there, and nobody reads it any more.
+/// An item of `size` bytes was written there, and no thread reads it any more.
 pub(super) unsafe fn wipe(pointer: *mut u8, size: usize) {
     let header = size_of::<Header>();
     // SAFETY: of the caller: `size` bytes from the pointer on are the item's.
@@ -144,7 +144,7 @@ pub(super) fn allocated_bytes(new: &NewItem<'_>) -> usize {
 ///
 /// # Safety
 ///
-/// At the pointer there are `size` writable bytes, aligned to 8, that nobody else uses.
+/// At the pointer there are `size` writable bytes, aligned to 8, that no other thread uses.
 pub(super) unsafe fn write(pointer: *mut u8, new: &NewItem<'_>, hash: u64, now: u32, size: usize) {
     let header = Header {
         hash,

@@ -1,7 +1,7 @@
 //! The item store: a cache-line index over items in segments, within a memory limit.
 //!
-//! Every item is read and changed only under the lock of its index bucket. The lock of the
-//! segments is taken before bucket locks, never while one is held. Who brings hot items together
+//! Every item is read and changed only under the lock of its index bucket. The lock of the segments
+//! is taken before bucket locks, never while one is held. The thread that brings hot items together
 //! takes both by trying.
 
 mod config;
@@ -82,7 +82,7 @@ pub struct Store {
     segments: Segments,
     heat: Arc<Heat>,
     consolidator: Mutex<Consolidator>,
-    /// Nobody outside knows which keys have similar hashes.
+    /// No client can know which keys have similar hashes.
     hash_seed: u64,
     /// The settings.
     pub config: Config,
@@ -227,7 +227,7 @@ impl Store {
         let Some(pointer) = self.segments.allocate(size, context) else {
             return Err(PutError::OutOfMemory);
         };
-        // SAFETY: the space is of `size` bytes, aligned, and nobody else knows it yet.
+        // SAFETY: the space is of `size` bytes, aligned, and no other thread knows it yet.
         unsafe { item::write(pointer, &new, hash, now, size) };
         self.segments.written(pointer);
         let guard = self.index.lock(hash);

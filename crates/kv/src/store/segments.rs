@@ -6,7 +6,8 @@
 //! anything. While a segment has items that are not in the index yet, it is left alone.
 //!
 //! Up to three segments are open: for new items, and for hot and for cold ones that move. Eviction
-//! and consolidation both fill them. Whoever finds a sealed segment without items gives it back.
+//! and consolidation both fill them. A thread that finds a sealed segment without items gives it
+//! back.
 
 mod evict;
 mod reclaim;
@@ -256,8 +257,8 @@ impl Segments {
         state.used + self.held.load(Relaxed)
     }
 
-    /// Takes bytes of the limit for something beside items, which are evicted where that is allowed.
-    /// Gives false where there is no room.
+    /// Takes bytes of the limit for something beside items, which are evicted where that is
+    /// allowed. Gives false where there is no room.
     pub(super) fn hold(&self, held: &mut Held, bytes: usize, context: Context<'_>) -> bool {
         let mut state = self.state();
         let more = bytes.saturating_sub(held.bytes());
@@ -445,7 +446,7 @@ impl Segments {
             // Nothing of it needs to be kept anywhere, and nothing restored when it is used again.
             tiering.discard(self.address(segment), SEGMENT);
         } else if state.free.len() >= 2 * RESERVED {
-            // SAFETY: the index has no item of the segment any more, so that nobody reads it.
+            // SAFETY: the index has no item of the segment any more, so that no thread reads it.
             unsafe { libc::madvise(self.address(segment).cast(), SEGMENT, libc::MADV_DONTNEED) };
         }
         state.free.push(segment);
@@ -521,7 +522,7 @@ impl Segments {
     /// Says which items are left in a segment, if it still is the one with a number. Gives nothing
     /// where the state was locked.
     pub(super) fn sort(&self, segment: usize, number: u64, kind: Kind) -> Option<()> {
-        // Nobody closes and reopens it meanwhile.
+        // No thread closes and reopens it meanwhile.
         let _state = self.try_state()?;
         if self.is_sealed(segment, number) {
             self.usage[segment].kind.store(kind as u8, Relaxed);
@@ -529,8 +530,8 @@ impl Segments {
         Some(())
     }
 
-    /// Takes the open segments for hot and for cold items, which nobody else fills then, to those
-    /// that are taken already. Gives false where the state is locked.
+    /// Takes the open segments for hot and for cold items, which no other thread fills then, to
+    /// those that are taken already. Gives false where the state is locked.
     pub(super) fn take_open(&self, taken: &mut [Option<Open>; 2]) -> bool {
         let Some(mut state) = self.try_state() else { return false };
         for (kind, open) in MOVED.into_iter().zip(taken) {
@@ -544,16 +545,16 @@ impl Segments {
         let Some(mut state) = self.try_state() else { return };
         for (kind, open) in MOVED.into_iter().zip(taken) {
             let Some(open) = open.take() else { continue };
-            // Somebody may have opened another one meanwhile.
+            // Another thread may have opened another one meanwhile.
             self.seal(&mut state, kind as usize);
             state.open[kind as usize] = Some(open);
         }
     }
 
-    /// A segment for hot or for cold items, in place of a full one. With `from_reserve` a new one may
-    /// be of those that are kept free for merging, but for as many as a merge may need: that is for
-    /// items whose segment is given back. Gives none and leaves the full one where it cannot be had
-    /// now.
+    /// A segment for hot or for cold items, in place of a full one. With `from_reserve` a new one
+    /// may be of those that are kept free for merging, but for as many as a merge may need: that is
+    /// for items whose segment is given back. Gives none and leaves the full one where it cannot be
+    /// had now.
     pub(super) fn replace_open(
         &self,
         full: Option<Open>,
@@ -591,7 +592,7 @@ impl Segments {
         Some(is_empty)
     }
 
-    /// Seals the segments for hot and for cold items, which nobody fills any more.
+    /// Seals the segments for hot and for cold items, which no thread fills any more.
     pub(super) fn seal_moved(&self) -> Option<()> {
         let mut state = self.try_state()?;
         MOVED.into_iter().for_each(|kind| self.seal(&mut state, kind as usize));

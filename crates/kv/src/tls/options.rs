@@ -6,7 +6,7 @@ use rustls::CipherSuite;
 
 /// The refusal of `-Z` without a certificate.
 pub(super) const NO_CHAIN: &str = "-Z: name the certificate with -o ssl_chain_cert=FILE";
-/// The refusal of `ssl_verify_mode` without somebody to trust.
+/// The refusal of `ssl_verify_mode` without a CA to trust.
 pub(super) const NO_CA: &str =
     "-o ssl_verify_mode: name whose certificates clients show, with ssl_ca_cert=FILE";
 

@@ -151,7 +151,8 @@ impl Read for TlsStream {
                 self.drained &= filled < room.len();
                 return Ok(filled);
             }
-            // After records without content others have their turn; `drained` tells that there is more.
+            // After records without content others have their turn; `drained` tells that there is
+            // more.
             if self.drained || receives >= RECEIVES_MAX {
                 return Err(io::ErrorKind::WouldBlock.into());
             }
@@ -205,7 +206,7 @@ impl Drop for TlsStream {
             self.tls.handshake_errors.fetch_add(1, Relaxed);
         }
         if self.handshake_since.is_none() {
-            // Else the client could not tell the end from one that somebody between forged.
+            // Else the client could not tell the end from one that was forged on the way.
             self.session.send_close_notify();
             let _ = self.send();
         }

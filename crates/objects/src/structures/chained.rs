@@ -137,7 +137,7 @@ impl Drop for Chained {
         for bucket in &self.buckets {
             let mut next = bucket.next().map(NonNull::from);
             while let Some(chained) = next {
-                // SAFETY: `append` made it by `Box`; nobody else has the table.
+                // SAFETY: `append` made it by `Box`; no other thread has the table.
                 let chained = unsafe { Box::from_raw(chained.as_ptr()) };
                 next = chained.next().map(NonNull::from);
             }

@@ -30,7 +30,7 @@ pub enum Change<R> {
     Done(R),
     /// The key is not there.
     Missing,
-    /// Somebody has the lock, for which it was not to wait.
+    /// Another thread has the lock, for which it was not to wait.
     Busy,
 }
 
@@ -55,8 +55,8 @@ pub unsafe trait Index: Send + Sync {
     /// Makes the key's entry another one, or none; the one that it had. `Err` if the index is full.
     ///
     /// # Safety
-    /// As of [`Index::find`]. The entry was written with that key, and its memory stays until it was
-    /// replaced and all have left who were inside by then.
+    /// As of [`Index::find`]. The entry was written with that key, and its memory stays until it
+    /// was replaced and all threads have left that were inside by then.
     unsafe fn replace(&self, key: u64, entry: Option<EntryAt>) -> Result<Option<EntryAt>, Full>;
 
     /// Under the lock of the key, has `change` look at its entry, and say which other one it is to

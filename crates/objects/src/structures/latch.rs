@@ -9,14 +9,14 @@ pub const LOCKED: u64 = 1;
 pub struct Latch<'word>(&'word AtomicU64);
 
 impl<'word> Latch<'word> {
-    /// Takes it, unless somebody has it.
+    /// Takes it, unless another thread has it.
     pub fn try_lock(word: &'word AtomicU64) -> Option<Latch<'word>> {
         let before = word.fetch_or(LOCKED, Ordering::Acquire);
         // Not `then_some`: a latch that is not taken would be dropped, which unlocks.
         (before & LOCKED == 0).then(|| Latch(word))
     }
 
-    /// Takes it once nobody has it; it is held for some instructions only.
+    /// Takes it once no thread has it; it is held for some instructions only.
     pub fn lock(word: &'word AtomicU64) -> Latch<'word> {
         loop {
             if let Some(latch) = Latch::try_lock(word) {

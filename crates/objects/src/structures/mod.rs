@@ -107,7 +107,7 @@ impl<I: Index> Map<I> {
         unsafe { self.heap.ready(room) };
         self.heap.touch(room);
         // SAFETY: inside; the entry was written above with this key, and what is replaced is freed
-        // by `Heap::free`, which keeps its bytes for those who are inside.
+        // by `Heap::free`, which keeps its bytes for threads that are inside.
         match unsafe { self.index.replace(key, Some(entry)) } {
             Ok(None) => Ok(()),
             Ok(Some(old)) => {
@@ -140,7 +140,7 @@ impl<I: Index> Map<I> {
         let add = |entry: EntryAt| {
             // SAFETY: the entry of a key whose lock is held.
             let count = unsafe { &(*entry.as_ptr()).count };
-            // A plain sum: all who change it have the lock.
+            // A plain sum: every thread that changes it has the lock.
             let sum = count.load(Ordering::Relaxed).wrapping_add(more);
             count.store(sum, Ordering::Relaxed);
             (sum, None)
@@ -154,8 +154,8 @@ impl<I: Index> Map<I> {
     }
 }
 
-// SAFETY: the reference is changed under the key's lock, to a whole copy; nobody writes the old one
-// but under that lock.
+// SAFETY: the reference is changed under the key's lock, to a whole copy; no thread writes the old
+// one but under that lock.
 unsafe impl<I: Index> Relocate for &Map<I> {
     unsafe fn relocate(&mut self, object: Object, room: Object, _slice: &Slice) -> Outcome {
         assert!(self.heap.contains(object.start.as_ptr()), "{OTHER_HEAP}");
@@ -170,8 +170,8 @@ unsafe impl<I: Index> Relocate for &Map<I> {
             if entry != from {
                 return (false, None);
             }
-            // SAFETY: the room is ours alone and has `bytes`; who changes the entry in place has
-            // the lock that is held here.
+            // SAFETY: the room is ours alone and has `bytes`; a thread that changes the entry in
+            // place has the lock that is held here.
             unsafe { room.start.copy_from_nonoverlapping(object.start, bytes) };
             (true, Some(to))
         };

@@ -62,7 +62,7 @@ impl Open {
     }
 
     /// Puts a key in that is not there, under its lock. Each place that it passes is counted before
-    /// its own is taken: who finds the key there has come by them.
+    /// its own is taken: a thread that finds the key there has come by them.
     fn insert(&self, word: u64, hash: u64) -> Result<(), Full> {
         let (release, relaxed) = (Ordering::Release, Ordering::Relaxed);
         for place in self.order(hash) {

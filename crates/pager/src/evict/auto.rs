@@ -1,67 +1,68 @@
-//! `--tiers auto`: into which tier pages go, by what each costs on this machine and for this
-//! program.
+//! `--tiers auto`: which tier pages are evicted into, chosen by what each tier costs on this
+//! machine and for this program.
 
 use crate::pages::mm::Mm;
 use terrace_os::{self as sys, PAGE};
 use terrace_tiers::{Page, Scratch, Tier};
 
-/// Pages on which costs are measured: a few milliseconds each time.
+/// Pages on which costs are measured: a few milliseconds for each measurement.
 pub(crate) const SAMPLE: usize = 64;
 /// One evicted page in this many is taken into the sample.
 const ONE_IN: u32 = 16;
-/// Paged out at a time, as the mover does on the average.
+/// Pages that one call pages out, as the mover does on average.
 const RUN: usize = 16;
-/// Between measurements, ns.
+/// Time between measurements, ns.
 pub(crate) const MEASURE_EVERY_NS: u64 = 10_000_000_000;
-/// What UFFDIO_MOVE takes for a page until it is measured, and what the pool and emptying the slot
-/// take beside it, ns.
+/// Cost of UFFDIO_MOVE for a page until it is measured, ns. `STORE_NS` is what the pool and
+/// emptying the slot take besides.
 const MOVE_NS: u64 = 2_000;
 const STORE_NS: u64 = 1_000;
-/// One measurement's weight in what a page's way out takes.
+/// One measurement has a weight of one in this many in the cost of evicting a page.
 const WEIGHT: u64 = 64;
-/// What is measured of the kernel's swap counts so many times: 64 pages in a row are its best case
-/// (memcached and redis at half of their memory take 16 to 20 µs a fault where 9 are measured), and
-/// faults with it are 1.2 to 1.3 times those with a tier of ours that is as dense (what comes back
-/// is seen a look later, and writes are not seen; `terrace-bench zram-servers --terrace-flags
-/// "--tiers dram,swap"`).
+/// Factor on what is measured of the kernel's swap: 64 pages in a row are its best case. Memcached
+/// and redis at half of their memory take 16 to 20 µs a fault where 9 are measured. Faults with
+/// swap are 1.2 to 1.3 times those with a tier of ours that is as dense. A refault from swap is
+/// seen a scan later, and writes are not seen (`terrace-bench zram-servers --terrace-flags "--tiers
+/// dram,swap"`).
 const SWAP_TIMES: f64 = 2.2;
-/// A share that is none, for which factors between tiers are still right.
+/// A share of memory to evict that counts as none; factors between tiers still hold for it.
 const LEAST_MUST_GO: f64 = 1e-3;
-/// A rival must be cheaper by this factor than what is in use: measurements are not that good.
+/// A rival must be cheaper than the tier in use by this factor: measurements are no more exact.
 const CLEARLY: f64 = 0.9;
 
-/// What is measured, and what was chosen.
+/// What is measured, and the tier that was chosen.
 ///
-/// The rule: a tier's cost is the time that a page's way out and back takes. UFFDIO_MOVE and
+/// The rule: a tier's cost is the time that evicting and restoring a page takes. UFFDIO_MOVE and
 /// MADV_PAGEOUT are measured as they are called, with the interrupts that the program's CPUs cost
-/// ([`PerPage`]). For the kernel's swap the way back is measured on pages that left lately, copied
-/// into memory of our own; so is the way out until it is known. For tiers of ours it is the codec's
-/// time on the same pages one way. The other way it is the median restore, for each fault that a
-/// read finds waiting, and what lies around it. Of a denser tier less is out for the same budget, so
-/// fewer faults are made ([`faults`]), and more with swap ([`SWAP_TIMES`]); the tier where cost ×
-/// faults is least takes the victims. Swap on a disk never does. Under pressure the densest of ours
-/// takes all, and what has been in swap for long (`Mover::recompress`): so the coldest are there.
+/// ([`PerPage`]). For the kernel's swap, restoring is measured on recently evicted pages, copied
+/// into memory of our own. Evicting is measured so too until its cost is known. For tiers of ours,
+/// evicting costs the codec's time on the same pages. Restoring costs the median restore, for each
+/// fault that a read finds waiting, plus its overhead. A denser tier evicts fewer pages for the
+/// same budget, so fewer faults are made ([`faults`]); swap causes more ([`SWAP_TIMES`]). The tier
+/// where cost × faults is least takes the victims. Swap on a disk never does. Under pressure the
+/// densest tier of ours takes all, and what has been in swap for long (`Mover::recompress`). So it
+/// holds the coldest pages.
 ///
 /// Until the sample is full, which takes evictions into a tier of ours, the first of these is used.
 pub(crate) struct Auto {
     sample: Vec<Page>,
     seen: u32,
-    /// UFFDIO_MOVE into staging, and MADV_PAGEOUT.
+    /// Cost of UFFDIO_MOVE into staging, and of MADV_PAGEOUT.
     pub moved: PerPage,
     pub paged_out: PerPage,
-    /// The cost of each tier, ns, for as many faults as a tier of ours would cause; 0 where it is
+    /// The cost of each tier, ns, for as many faults as a tier of ours would cause. 0 where it is
     /// not known.
     costs_ns: Vec<u64>,
     measured_ns: u64,
     chosen: usize,
 }
 
-/// What a call takes for each page, lately, ns; 0 before the first.
+/// Recent cost of a call for each page, ns; 0 before the first call.
 #[derive(Default)]
 pub(crate) struct PerPage(u64);
 
 impl PerPage {
-    /// A call took so long for so many pages, one at least.
+    /// Records that a call took `call_ns` for `pages` pages, at least one.
     pub fn learn(&mut self, call_ns: u64, pages: u64) {
         let page_ns = call_ns / pages.max(1);
         self.0 = match self.0 {
@@ -76,16 +77,16 @@ impl PerPage {
     }
 }
 
-/// How many faults there are if a share of the data must leave memory and a page that is out takes
-/// `ratio` of itself: how many accesses go to the least popular share, from Zipf's law, but for a
-/// factor. `None` if that is not enough.
+/// Number of faults, up to a constant factor, if the share `must_go` of the data must leave memory.
+/// An evicted page takes `ratio` of its size. It is the accesses that go to the least popular share
+/// by Zipf's law. `None` if evicting all pages is not enough.
 pub(crate) fn faults(must_go: f64, ratio: f64) -> Option<f64> {
     let share_out = (must_go / (1.0 - ratio).max(0.01)).clamp(0.0, 0.999);
     (share_out < 0.999).then(|| -(1.0 - share_out).ln())
 }
 
 impl Auto {
-    /// For a list that is `auto`.
+    /// The chooser for the tier list `auto`; `None` for any other list.
     pub fn new(mm: &Mm) -> Option<Auto> {
         let auto = mm.settings.tiers.trim() == "auto";
         auto.then(|| Auto {
@@ -99,7 +100,7 @@ impl Auto {
         })
     }
 
-    /// A page is about to be stored.
+    /// Offers a page that is about to be stored for the sample.
     pub fn offer(&mut self, page: &Page) {
         self.seen = self.seen.wrapping_add(1);
         if !self.seen.is_multiple_of(ONE_IN) {
@@ -137,7 +138,7 @@ impl Auto {
             out.push(measured.encode_ns);
             home.push(measured.decode_ns);
         }
-        // The real ones, where there are some: with all that copying a page takes.
+        // Measured restores, where there are some: with all that copying a page takes.
         let restore = tier.stats.restore_quantile_ns(0.5).max(median(home));
         let move_ns = self.moved.or(MOVE_NS) + STORE_NS;
         median(out) + move_ns + mm.faults.cost.waiting_ns(restore) + mm.faults.cost.overhead_ns()
@@ -145,7 +146,7 @@ impl Auto {
 
     fn cost_of_swap(&self, mm: &Mm) -> Option<u64> {
         let fill = |memory: usize| {
-            // SAFETY: so many pages are there, of a reservation that nobody else knows.
+            // SAFETY: so many pages are there, of a reservation that no other code knows.
             unsafe {
                 let to = memory as *mut u8;
                 std::ptr::copy_nonoverlapping(self.sample.as_ptr().cast::<u8>(), to, SAMPLE * PAGE);
@@ -155,11 +156,11 @@ impl Auto {
         measure_swap(mm, sys::thread_cpu_ns, fill).map(|(out, home)| self.paged_out.or(out) + home)
     }
 
-    /// The tier for what leaves now. `takes` are the tiers that take pages, with what a page takes
-    /// in each, as a share of itself.
+    /// The tier to evict into now. `takes` lists the tiers that accept pages, each with the share
+    /// of its size that a page takes there.
     pub fn choose(&mut self, must_go: f64, takes: &[(usize, f64)], first_own: usize) -> usize {
-        // Where all fits, as far as is known, what leaves is on the border: then the cost of one
-        // fault decides.
+        // Where all fits, as far as is known, evicted pages are borderline: the cost of one fault
+        // decides.
         let must_go = must_go.max(LEAST_MUST_GO);
         let cost = |tier: usize| {
             let ratio = takes.iter().find(|(index, _)| *index == tier)?.1;
@@ -173,7 +174,7 @@ impl Auto {
             .iter()
             .filter_map(|(tier, _)| Some((*tier, cost(*tier)?)))
             .min_by(|a, b| a.1.total_cmp(&b.1));
-        // In use is that, or whichever of ours takes pages now.
+        // In use is that tier, or the first of ours that accepts pages now.
         let chosen = if takes.iter().any(|(tier, _)| *tier == self.chosen) {
             self.chosen
         } else {
@@ -188,9 +189,9 @@ impl Auto {
     }
 }
 
-/// What a page takes on its way out to the kernel's swap, and on its way back, ns: medians over
-/// pages of our own, by this clock, of whose [`SAMPLE`] `fill` writes some at the address that it is given and
-/// returns how many. `None` if the kernel does not take them.
+/// What swapping a page out and in by the kernel takes, ns. Both are medians by `clock_ns` over up
+/// to [`SAMPLE`] pages of our own. `fill` writes the pages at the address that it is given and
+/// returns how many it wrote. `None` if the kernel does not swap them out.
 pub(crate) fn measure_swap(
     mm: &Mm,
     clock_ns: fn() -> u64,
@@ -213,12 +214,12 @@ pub(crate) fn measure_swap(
     let pagemap = mm.descriptors.pagemap.load(std::sync::atomic::Ordering::Relaxed);
     for page in (memory..end).step_by(PAGE).filter(|page| !sys::is_present(pagemap, *page)) {
         let begun = clock_ns();
-        // Through the kernel: should the page not come back, that is an error and no signal.
+        // Through the kernel: if the page cannot be restored, that is an error and no signal.
         if sys::peek(page, &mut [0]) {
             home.push(clock_ns() - begun);
         }
     }
-    // SAFETY: nobody else knows it.
+    // SAFETY: no other code knows this reservation.
     unsafe { sys::unmap(memory, bytes) };
     let some = !home.is_empty() && home.len() * 2 > (end - memory) / PAGE;
     some.then(|| (median(out), median(home)))

@@ -1,5 +1,5 @@
-//! Which pages of a region are claimed, in memory that is registered; and regions of which the
-//! kernel moves none.
+//! Claims pages of a region, in memory that is registered, and records regions of which the kernel
+//! moves no pages.
 
 use crate::evict::evictor::{Claimed, EvictOutcome, Evictor, Verdict, leaves};
 use crate::pages::mm::Mm;
@@ -9,17 +9,17 @@ use std::ops::Range;
 use std::sync::atomic::Ordering::*;
 use terrace_os::{self as sys, Errno, PAGE, Run};
 
-/// First wait after the kernel refused to move pages of a region, ms; doubles up to 2^7.
+/// First wait after the kernel refused to move pages of a region, ms. Doubles up to 2^7 times.
 const REFUSED_MS: u64 = 100;
-/// Beyond this share of `vm.max_map_count`, ranges are registered in long runs, so that the
-/// program never meets that limit. Each of ours may be two of the kernel's: half of the limit is a
-/// quarter here.
+/// One over the share of `vm.max_map_count` above which ranges are registered in long runs, so that
+/// the program never meets that limit. Each of our ranges may be two of the kernel's VMAs: half of
+/// the limit is a quarter here.
 const MAPPINGS_SHARE: usize = 4;
 const LONG_RUN: usize = 64 << 20;
-/// Pages so far apart are write-protected together, with those between them, each of which may cost
-/// its next writer 1 µs. A call more interrupts the other CPUs: 14 µs here, and 6 on each of those
-/// in a virtual machine (docs/notes/2026-11-27-where-a-fault-goes.md).
-const WATCH_GAP: usize = 16 * PAGE;
+/// Pages at most this far apart are write-protected together, with those between them. Each of
+/// those may cost its next writer 1 µs. One more call interrupts the other CPUs: 14 µs here, and 6
+/// on each of those in a virtual machine (docs/notes/2026-11-27-where-a-fault-goes.md).
+const TRACK_GAP: usize = 16 * PAGE;
 
 impl Evictor {
     /// Claims up to `limit` present pages among `pages` of the region, as `judge` says, and adds
@@ -35,7 +35,7 @@ impl Evictor {
         judge: impl Fn(Snapshot, Option<bool>) -> Verdict,
         claimed: &mut Vec<Claimed>,
     ) -> usize {
-        let watches = mm.descriptors.watches.load(Relaxed);
+        let tracks_writes = mm.descriptors.tracks_writes.load(Relaxed);
         let base = entry.region.address();
         let pieces =
             mm.ranges.lock().overlapping(base + pages.start * PAGE, base + pages.end * PAGE);
@@ -43,7 +43,7 @@ impl Evictor {
         let now_ms = sys::now_ns() / 1_000_000;
         let stopped = 'pieces: {
             for piece in pieces.iter().filter(|piece| piece.attributes.may_leave()) {
-                let scan = if watches { sys::scan_watched } else { sys::scan_present };
+                let scan = if tracks_writes { sys::scan_writes } else { sys::scan_present };
                 let Ok((count, _)) = scan(pagemap, piece.start, piece.end, &mut self.runs) else {
                     continue;
                 };
@@ -61,14 +61,14 @@ impl Evictor {
                         {
                             continue;
                         }
-                        let verdict = judge(before, watches.then(|| run.is_written()));
-                        if matches!(verdict, Verdict::Take | Verdict::Watch(_)) && !registered {
+                        let verdict = judge(before, tracks_writes.then(|| run.is_written()));
+                        if matches!(verdict, Verdict::Take | Verdict::Track(_)) && !registered {
                             if !register(mm, piece.start, piece.end) {
                                 break;
                             }
                             registered = true;
                         }
-                        // If somebody was faster, he has more to say.
+                        // Where another thread changed the word first, the page is not claimed.
                         match verdict {
                             Verdict::Take => {}
                             Verdict::Leave => continue,
@@ -76,10 +76,10 @@ impl Evictor {
                                 taken.changed |= word.transition(before, to).is_ok();
                                 continue;
                             }
-                            Verdict::Watch(to) => {
+                            Verdict::Track(to) => {
                                 if word.transition(before, to).is_ok() {
                                     taken.changed = true;
-                                    self.watch.push(address);
+                                    self.to_track.push(address);
                                 }
                                 continue;
                             }
@@ -92,25 +92,25 @@ impl Evictor {
             }
             pages.end
         };
-        // Under the region's lock, so present but for what is done past the C library. One that is
-        // not protected seems written: it stays.
-        // Between two ranges there may be memory whose writes the program itself tracks.
+        // The pages are present, because the region is locked, except for changes made past the C
+        // library. A page that is not protected seems written: it stays. Between two ranges there
+        // may be memory whose writes the program itself tracks.
         let together = |a: &usize, b: &usize| {
-            b - a <= WATCH_GAP && pieces.iter().any(|piece| piece.start <= *a && *b < piece.end)
+            b - a <= TRACK_GAP && pieces.iter().any(|piece| piece.start <= *a && *b < piece.end)
         };
-        for span in self.watch.chunk_by(together) {
+        for span in self.to_track.chunk_by(together) {
             let (start, end) = (span[0], span[span.len() - 1] + PAGE);
-            let _ = sys::watch_writes(pagemap, start, end, &mut self.runs);
+            let _ = sys::track_writes(pagemap, start, end, &mut self.runs);
         }
-        self.watch.clear();
+        self.to_track.clear();
         stopped
     }
 }
 
-/// Claims one page that is still on probation. It came back through us; if the kernel `swaps` and
-/// has swapped it out meanwhile, it is out (and before Linux 6.14 UFFDIO_MOVE should not meet such
-/// a page). Looking at each page takes a microsecond: where there is no swap, that the page is
-/// there is left for the move to find out.
+/// Claims one page that is still on probation. A handler restored it; if the kernel `swaps`, it may
+/// have swapped it out since. Before Linux 6.14 UFFDIO_MOVE should not meet such a page. Checking a
+/// page takes a microsecond. Where there is no swap, the move itself finds out whether the page is
+/// present.
 pub(super) fn claim_from_probation(
     mm: &Mm,
     entry: &Entry,
@@ -141,16 +141,16 @@ pub(super) fn settle_from(mm: &Mm, word: &PageWord, from: Snapshot, to: Snapshot
     );
 }
 
-/// Registers a piece of a managed range with its shard's userfaultfd. False if the kernel will not
-/// have it: not now, or (then it is no longer evictable) not at all.
+/// Registers a piece of a managed range with its shard's userfaultfd. False if the kernel refuses:
+/// for now, or for good (then the range is no longer evictable).
 fn register(mm: &Mm, start: usize, end: usize) -> bool {
     let mut ranges = mm.ranges.lock();
     let (mut from, mut to) = (start, end);
     if ranges.len() > mm.descriptors.mappings_max.load(Relaxed) / MAPPINGS_SHARE {
-        // Few mappings are left: take the whole neighbourhood that is managed alike.
+        // Few mappings are left: take all of the neighbourhood that is managed alike.
         let run = start / LONG_RUN * LONG_RUN;
         let pieces = ranges.overlapping(run, run + LONG_RUN);
-        // Only our region is locked; but of a piece that is not registered nothing is out (see
+        // Only this region is locked; but no page of a piece that is not registered is evicted (see
         // `Pager::manage`).
         if let Some(piece) = pieces.iter().find(|p| p.start <= start && start < p.end) {
             (from, to) = (piece.start, piece.end);
@@ -162,7 +162,7 @@ fn register(mm: &Mm, start: usize, end: usize) -> bool {
     }
     ranges.update(from, to, |attributes| match done {
         Ok(()) => attributes.registered = true,
-        // Of memory or of mappings: another time perhaps.
+        // Out of memory or of mappings: another time perhaps.
         Err(Errno::ENOMEM) => {}
         Err(_) => attributes.evictable = false,
     });
@@ -170,15 +170,16 @@ fn register(mm: &Mm, start: usize, end: usize) -> bool {
 }
 
 impl Mm {
-    /// A page that is there turned out not to be registered, although it was believed to be. What
-    /// was managed there went past us (an unmapping by an instruction of the program's own),
-    /// and what came is not ours: a small mapping, a thread's stack, a library. It is managed
-    /// no longer, with all of its kind in the region, as far as the kernel tells. What may be
-    /// stored there is nobody's: it goes when memory is managed there again.
+    /// Stops managing a present page that turned out not to be registered, although it was believed
+    /// to be. The managed memory there was unmapped without our knowledge, by a system call
+    /// instruction of the program's own. What is mapped now is not ours: a small mapping, a
+    /// thread's stack, a library. All such memory in the region is disowned with it, as far as the
+    /// kernel shows it. Anything still stored for it has no owner, and is dropped when memory is
+    /// managed there again.
     pub(super) fn disown(&self, address: usize) {
         let base = address / REGION * REGION;
         let mut disowned = false;
-        if self.descriptors.watches.load(Relaxed) {
+        if self.descriptors.tracks_writes.load(Relaxed) {
             disowned = self.disown_unregistered(base, base + REGION);
         }
         if !disowned {
@@ -186,8 +187,8 @@ impl Mm {
         }
     }
 
-    /// Gives up what is believed to be registered in `start..end`, and is something else. True if
-    /// there was any. Only where `Descriptors::watches` is set can the kernel be asked.
+    /// Stops managing what is believed to be registered in `start..end`, and is not. True if there
+    /// was any. The kernel can be asked only where `Descriptors::tracks_writes` is set.
     pub(crate) fn disown_unregistered(&self, start: usize, end: usize) -> bool {
         let pagemap = self.descriptors.pagemap.load(Relaxed);
         let mut runs = [Run::default(); 16];
@@ -210,8 +211,8 @@ impl Mm {
         disowned
     }
 
-    /// Gives up `start..end`, which is not registered. Not what is not believed to be: it may have
-    /// been mapped since we looked, and is the program's.
+    /// Stops managing `start..end`, which is not registered. Ranges that are not believed to be
+    /// registered are kept. They may have been mapped since the check, and are the program's.
     fn disown_run(&self, start: usize, end: usize) -> bool {
         let mut ranges = self.ranges.lock();
         let mut believed = ranges.overlapping(start, end);
@@ -225,7 +226,8 @@ impl Mm {
     }
 }
 
-/// Leaves a region alone for a growing time if the kernel refused to move most of its pages.
+/// Suspends eviction from a region for a growing time if the kernel refused to move most of its
+/// pages.
 pub(crate) fn note_refusals(entry: &Entry, taken: &EvictOutcome) {
     if taken.refused * 2 >= taken.eligible.max(1) {
         let now_ms = sys::now_ns() / 1_000_000;
@@ -240,7 +242,7 @@ pub(crate) fn note_refusals(entry: &Entry, taken: &EvictOutcome) {
     }
 }
 
-/// Whether a region's refusal is still fresh.
+/// Whether a region's refusal is recent.
 pub(crate) fn is_refused(entry: &Entry, now_ms: u64) -> bool {
     entry.region.refused_until.load(Relaxed).wrapping_sub((now_ms / 16) as u32) as i32 > 0
 }

@@ -2,19 +2,19 @@
 //! O_DIRECT, io_uring, VFIO or RDMA.
 //!
 //! UFFDIO_MOVE refuses such pages. Write-protect and discard does not notice them, and what the
-//! device then writes is lost (shown with io_uring's registered buffers); so it ends for good as
+//! device then writes is lost (shown with io_uring's registered buffers). So it ends for good as
 //! soon as the program holds a descriptor of that kind. Between the opening of the descriptor and
-//! the next look pages may still be evicted: the reason why that way of evicting is opt-in.
+//! the next scan pages may still be evicted. That is why this way of evicting is opt-in.
 
 use std::fs;
 use std::time::Duration;
 use terrace_os as sys;
 
-/// The threads of a program that ends leave within this time of each other.
+/// The threads of a program that ends exit within this time of each other.
 const ENDS_WITHIN: Duration = Duration::from_millis(100);
 
-/// What the program holds, or may hold, that pins pages, or `None`. Looks at its descriptor table,
-/// which is not the calling thread's.
+/// What the program holds, or may hold, that pins pages, or `None`. Reads the program's descriptor
+/// table, which is not the calling thread's.
 pub fn sign() -> Option<&'static str> {
     #[cfg(test)]
     if sys::simulated::kernel().is_some() {
@@ -22,8 +22,8 @@ pub fn sign() -> Option<&'static str> {
     }
     let process = sys::program_id();
     let descriptors = fs::read_dir(format!("/proc/{process}/task/{process}/fd")).ok()?;
-    // Its main thread left: the descriptors are where this look does not go. Or all threads are
-    // about to.
+    // Its main thread has exited, so the descriptors are not visible there. Or all threads are
+    // about to exit.
     if sys::thread_state(process) == Some('Z') {
         return (!sys::program_ends(ENDS_WITHIN)).then_some("descriptors that cannot be seen");
     }

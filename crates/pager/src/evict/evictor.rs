@@ -1,4 +1,4 @@
-//! What the mover evicts with, and what is asked of it.
+//! The state with which the mover evicts, and the requests for it.
 
 use crate::evict::auto::Auto;
 use crate::evict::gauge::Gauge;
@@ -14,28 +14,28 @@ use terrace_os::{self as sys, Fd, PAGE, Run};
 use terrace_policy::victims::{FLOOR_MS, Passed, Writes, passed};
 use terrace_tiers::{Location, PAGE_BYTES};
 
-/// How long a page that did not compress is left alone, ms; doubles each time, as far as a tick can
-/// tell.
+/// How long a page that did not compress is not tried again, ms. Doubles each time, as far as the
+/// word's clock tick can represent.
 const INCOMPRESSIBLE_MS: u64 = 5_000;
 
 /// Which pages of a region to take.
 #[derive(Clone, Copy)]
 pub(crate) struct EvictRequest {
-    /// At most so many.
+    /// The largest number of pages to take.
     pub pages: usize,
     /// See [`passed`].
     pub pressure: u32,
-    /// Take anything present, compressible or not: for stress.
+    /// Take any present page, compressible or not: for stress tests.
     pub anything: bool,
-    /// The tier to move into first; denser ones follow where a page does not compress.
+    /// The tier to evict into first; denser ones follow where a page does not compress.
     pub tier: usize,
-    /// Start looking at this page of the region (0–511).
+    /// The page of the region at which to start (0–511).
     pub from: usize,
 }
 
 impl EvictRequest {
-    /// What becomes of a resident page. `written`: see [`Run::is_written`]; `None` where that
-    /// cannot be known.
+    /// The verdict on a resident page. `written`: see [`Run::is_written`]; `None` where it cannot
+    /// be known.
     pub fn judge(&self, word: Snapshot, written: Option<bool>, now_ms: u64) -> Verdict {
         if self.anything {
             return Verdict::Take;
@@ -45,45 +45,45 @@ impl EvictRequest {
         }
         let writes = match written {
             None => Writes::Unknowable,
-            // It was left alone for long enough.
+            // It was not tried for long enough.
             Some(_) if word.is_incompressible() => Writes::Unknowable,
-            Some(_) if !word.is_watched() => Writes::Unwatched,
+            Some(_) if !word.is_write_tracked() => Writes::Untracked,
             Some(false) => Writes::None,
             Some(true) => Writes::Some,
         };
-        match passed(word.returns(), word.is_on_probation(), writes, self.pressure) {
+        match passed(word.refaults(), word.is_on_probation(), writes, self.pressure) {
             Passed::Take => Verdict::Take,
             Passed::Leave => Verdict::Leave,
-            Passed::Returns(returns) => Verdict::Change(word.with_returns(returns)),
-            Passed::Watch => Verdict::Watch(word.watched()),
+            Passed::Refaults(refaults) => Verdict::Change(word.with_refaults(refaults)),
+            Passed::Track => Verdict::Track(word.write_tracked()),
         }
     }
 }
 
-/// What is to become of a resident page.
+/// The verdict on a resident page.
 pub(crate) enum Verdict {
     Take,
     Leave,
-    /// It stays, with another word.
+    /// The page stays, with another word.
     Change(Snapshot),
-    /// And is write-protected, to see whether it is written.
-    Watch(Snapshot),
+    /// The page stays, with another word, and is write-protected to detect writes.
+    Track(Snapshot),
 }
 
-/// Pages that stay whoever needs room: no pressure makes a page compressible, only time may, by
-/// changing it; and what was touched just now is in use.
+/// Whether a page stays whatever the need for room. No pressure makes a page compressible; only
+/// time may, by changing it. A page that was touched just now is in use.
 fn stays(word: Snapshot, now_ms: u64) -> bool {
     let stay_ms =
         if word.is_incompressible() { INCOMPRESSIBLE_MS << word.tries() } else { FLOOR_MS };
     word.age_ms(now_ms) < stay_ms
 }
 
-/// What becomes of a page whose time on probation is over.
+/// The verdict on a page whose time on probation is over.
 pub(crate) fn leaves(word: Snapshot, now_ms: u64) -> Verdict {
     if word.is_on_probation() && !stays(word, now_ms) { Verdict::Take } else { Verdict::Leave }
 }
 
-/// What became of an attempt.
+/// The result of an attempt.
 #[derive(Default, Clone, Copy)]
 pub(crate) struct EvictOutcome {
     /// Pages now in a compressed tier.
@@ -92,9 +92,9 @@ pub(crate) struct EvictOutcome {
     pub refused: u32,
     /// Pages that were eligible.
     pub eligible: u32,
-    /// Some may be taken in the next round.
+    /// Whether some pages may be taken in the next round.
     pub changed: bool,
-    /// The page of the region to go on with; the first behind it if there is none.
+    /// The page of the region to go on with; the first one past the region if there is none.
     pub next: usize,
 }
 
@@ -109,7 +109,7 @@ pub(crate) struct Staged {
     /// The word as we left it.
     pub(super) word: Snapshot,
     pub(super) slot: usize,
-    /// The page's copy of when it came back, ours since the claim.
+    /// The stored copy kept when the page was last restored, owned by the mover since the claim.
     pub(super) copy: Option<Location>,
 }
 
@@ -120,15 +120,15 @@ pub(crate) struct Probe {
     pub(super) since_ns: u64,
 }
 
-/// What the mover evicts with. Owned by its thread.
+/// The state with which the mover evicts. Owned by its thread.
 pub(crate) struct Evictor {
     pub tools: Tools,
     /// What `--verify` decompresses into.
     pub(super) read_back: Box<PageBuffer>,
     pub(crate) runs: Box<[Run]>,
-    /// Pages that the hand wants to watch from now on.
-    pub(super) watch: Vec<usize>,
-    /// Those of the batch under way: an allocation is four system calls (see
+    /// Pages whose writes are to be tracked from now on.
+    pub(super) to_track: Vec<usize>,
+    /// Claimed pages of the current batch, kept because an allocation is four system calls (see
     /// `terrace_unmanaged_malloc`).
     pub(super) claimed: Vec<Claimed>,
     pub(super) staged: Vec<Staged>,
@@ -137,7 +137,7 @@ pub(crate) struct Evictor {
     pub(super) probes: VecDeque<Probe>,
     pub(super) free_chunks: Vec<usize>,
     pub(super) locations: Vec<Location>,
-    /// From where to where pages of an extent were packed, sorted.
+    /// Old and new places of packed pages of an extent, sorted.
     pub(super) packed: Vec<(u64, u64)>,
     /// For each tier, the compression ratio of pages for which it was the first choice. Pages that
     /// another tier refused do not count.
@@ -148,15 +148,15 @@ pub(crate) struct Evictor {
     pub auto: Option<Auto>,
     /// How pages compress in each tier; `None` without `--placement`.
     pub gauge: Option<Gauge>,
-    /// Work since others had the processor: see `BREATH` in store.rs.
-    pub(super) without_breath: usize,
+    /// Work since the mover last yielded: see `YIELD_AFTER` in store.rs.
+    pub(super) work_since_yield: usize,
     /// When a fault from the kernel's swap was measured last.
     pub(crate) swap_measured_ns: u64,
-    /// When to look for pinned pages next (`dma.rs`), and never for UFFDIO_MOVE.
+    /// When to scan for pinned pages next (`dma.rs`); never for UFFDIO_MOVE.
     pub(super) look_ns: u64,
 }
 
-/// Encoded bytes for each byte, of late.
+/// Recent encoded bytes for each byte.
 #[derive(Default)]
 pub(crate) struct Ratio {
     pages: u32,
@@ -164,8 +164,8 @@ pub(crate) struct Ratio {
 }
 
 impl Ratio {
-    /// Believed from so many pages on; of those longer ago than 32 times as many, half are
-    /// forgotten.
+    /// Pages from which on the ratio is believed. At 32 times as many, half of the counts are
+    /// dropped.
     const PAGES: u32 = 256;
 
     pub(super) fn count(&mut self, bytes: usize) {
@@ -190,7 +190,7 @@ impl Evictor {
             tools: Tools::new(),
             read_back: Box::new(PageBuffer([0; PAGE_BYTES])),
             runs: vec![Run::default(); REGION / PAGE].into(),
-            watch: Vec::with_capacity(REGION / PAGE),
+            to_track: Vec::with_capacity(REGION / PAGE),
             claimed: Vec::with_capacity(BATCH),
             staged: Vec::with_capacity(BATCH),
             own_process: mm.swap().and_then(|_| sys::own_process().ok()).unwrap_or(-1),
@@ -202,7 +202,7 @@ impl Evictor {
             training: mm.tiers.iter().map(|_| TrainingSet::new()).collect(),
             auto: Auto::new(mm),
             gauge: mm.settings.placement.model().map(|_| Gauge::new(&mm.tiers)),
-            without_breath: 0,
+            work_since_yield: 0,
             swap_measured_ns: 0,
             look_ns: if mm.settings.evict == Eviction::WriteProtect { 0 } else { u64::MAX },
         }

@@ -1,8 +1,8 @@
-//! How pages compress in each tier, and how long that takes: measured on some of the pages that
-//! leave, by all tiers of ours.
+//! How pages compress in each tier, and how long that takes: measured in all tiers of ours on a
+//! sample of the evicted pages.
 //!
-//! Pages are copied as they are stored, when nobody can change them. What a region's pages take in
-//! a tier is known where some of it is stored; in the others it is that, times how the tiers
+//! Pages are copied as they are stored, when no thread can change them. What a region's pages take
+//! in a tier is known where some are stored there. For other tiers it is scaled by how the tiers
 //! compare on the sample.
 
 use terrace_os::{self as sys, PAGE};
@@ -11,11 +11,11 @@ use terrace_tiers::{CodecKind, Page, Scratch, Tier};
 
 /// Pages of the sample in a window: 64 take about 2 ms with lz4 and zstd.
 const SAMPLE: usize = 64;
-/// One page that leaves in so many is taken.
+/// One evicted page in this many is taken.
 const ONE_IN: u32 = 16;
 /// Weight of a window's sample.
 const WEIGHT: f64 = 0.3;
-/// Room that is taken of the medium for each encoded byte.
+/// Bytes of the medium that are taken for each encoded byte.
 const PACKED: f64 = 1.07;
 
 /// What is known of one tier.
@@ -28,19 +28,19 @@ pub(crate) struct Known {
     pub decode_ns: f64,
 }
 
-/// What is taken for true before the first sample; of tiers that have no codec, as of zstd.
+/// What is assumed before the first sample. Tiers without a codec are assumed to be like zstd.
 fn assumed(codec: Option<CodecKind>) -> Known {
     let Assumed { stored, encode_ns, decode_ns } =
         codec.unwrap_or(CodecKind::Zstd { level: 1 }).assumed();
     Known { stored, encode_ns, decode_ns }
 }
 
-/// The sample and what it said.
+/// The sample and its results.
 pub(crate) struct Gauge {
     pages: Vec<Page>,
     seen: u32,
     measured: bool,
-    /// For each tier; of DRAM it is not used.
+    /// What is known of each tier; the entry for DRAM is not used.
     pub known: Vec<Known>,
 }
 
@@ -50,7 +50,7 @@ impl Gauge {
         Gauge { pages: Vec::new(), seen: 0, measured: false, known }
     }
 
-    /// A page is about to be stored.
+    /// Offers a page that is about to be stored for the sample.
     pub fn offer(&mut self, page: &Page) {
         self.seen = self.seen.wrapping_add(1);
         if self.seen.is_multiple_of(ONE_IN) && self.pages.len() < SAMPLE {
@@ -74,8 +74,9 @@ impl Gauge {
         self.pages.clear();
     }
 
-    /// Bytes of the medium for each byte of a region's data, in a tier, if `bytes` encoded bytes of
-    /// `pages` of it are in the tier `from`; as in the sample where nothing is known of it.
+    /// Bytes of the medium for each byte of a region's data in `tier`. `of_region` says that
+    /// `pages` of its pages take `bytes` encoded bytes in the tier `from`. Where nothing is known
+    /// of the region, the sample's value.
     pub fn stored(&self, tier: usize, of_region: Option<(usize, u64, u32)>) -> f64 {
         let known = self.known[tier].stored;
         let Some((from, bytes, pages)) = of_region.filter(|(.., pages)| *pages > 0) else {

@@ -1,8 +1,8 @@
-//! Moving pages out of DRAM, a batch at a time: claim, move into staging (or, on old kernels,
-//! write-protect, copy there and discard), compress, store.
+//! Evicts pages from DRAM, a batch at a time: claim, move into staging, compress, store. On old
+//! kernels pages are write-protected, copied to staging and discarded instead.
 //!
-//! Under a region's lock, so that the program cannot change the mapping meanwhile; faults do not
-//! take that lock, and a page that is touched while it is staged goes straight back.
+//! This runs under a region's lock, so that the program cannot change the mapping meanwhile. Faults
+//! do not take that lock, and a page that is touched while it is staged is restored at once.
 
 pub(crate) mod auto;
 pub(crate) mod claim;

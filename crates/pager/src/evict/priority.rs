@@ -1,5 +1,5 @@
-//! The priority of the mover's thread among the program's threads that share a processor with it: in
-//! the background while there is room, boosted where a program that swaps would outrun it.
+//! The priority of the mover's thread among the program's threads that share a processor with it:
+//! in the background while there is room, boosted where a program that swaps would outrun it.
 
 use crate::pages::control::IDLE;
 use crate::pages::mm::Mm;
@@ -21,29 +21,31 @@ pub(crate) enum Priority {
 const BACKGROUND_NICE: i32 = 10;
 /// The nice value of [`Priority::Boosted`].
 const BOOSTED_NICE: i32 = -20;
-/// In the background the mover gets a tenth of what another thread gets, and falls behind where that
-/// goes on. So its priority goes down while more than half of the low watermark is free and nobody
-/// waits for the mover, and up again where less than a quarter is.
+/// Background priority begins while more than the low watermark divided by this is free and no
+/// thread waits for the mover. In the background the mover gets a tenth of what another thread
+/// gets, and falls behind where that goes on. Normal priority returns where less than a quarter of
+/// the watermark is free.
 ///
-/// Two servers in turn, against a mover that always has normal priority: redis at 30 % of its memory
-/// has 0.84 to 0.86 times the p99, memcached at 50 % has 0.95. Always in the background, memcached's
-/// p99.9 is 1.28 times as long (docs/benchmarks.md, *The tail*).
+/// Measured on two servers in turn, against a mover that always has normal priority. Redis at 30 %
+/// of its memory has 0.84 to 0.86 times the p99, memcached at 50 % has 0.95. Always in the
+/// background, memcached's p99.9 is 1.28 times as long (docs/benchmarks.md, *The tail*).
 const BACKGROUND_ABOVE: u64 = 2;
-/// See [`BACKGROUND_ABOVE`].
+/// Background priority ends while less than the low watermark divided by this is free; see
+/// [`BACKGROUND_ABOVE`].
 const NORMAL_BELOW: u64 = 4;
-/// No lower priority in the first two seconds, ns. A program that gives up its privileges mostly
-/// does so when it has just started or forked, and could not raise its mover's priority again. (One
-/// that gives them up later keeps the priority that the mover has then.)
+/// Time from the start in which priority is not lowered, ns. A program that gives up its privileges
+/// mostly does so just after it starts or forks. It could not raise its mover's priority again. (A
+/// program that gives them up later keeps the priority that the mover has then.)
 pub(crate) const BACKGROUND_AFTER_NS: u64 = 2_000_000_000;
 
 impl Mm {
-    /// Whether somebody waits for the mover to pause.
+    /// Whether a thread waits for the mover to pause.
     pub(crate) fn pause_asked(&self) -> bool {
         self.mover.pause.load(Relaxed) != 0
     }
 
-    /// In the mover: gives up the processor while memory is within the budget, unless a thread waits
-    /// for the mover.
+    /// In the mover: gives up the processor while memory is within the budget, unless a thread
+    /// waits for the mover.
     pub(crate) fn yield_if_due(&self) {
         let waited_for = self.mover.waiting.load(Relaxed) > 0 || self.pause_asked();
         let room = self.set_priority_by_room();
@@ -52,8 +54,8 @@ impl Mm {
         }
     }
 
-    /// In the mover: background priority while there is room and no thread waits for it, else normal
-    /// priority. Returns the room, in bytes.
+    /// In the mover: background priority while there is room and no thread waits for it, else
+    /// normal priority. Returns the room, in bytes.
     pub(crate) fn set_priority_by_room(&self) -> u64 {
         let room = self.account.budget_bytes.load(Relaxed).saturating_sub(self.physical_bytes());
         let watermark = self.mover.low_watermark.load(Relaxed);
@@ -80,7 +82,7 @@ impl Mm {
         self.mover.priority.load(Relaxed) == priority as u32
     }
 
-    /// Gives the mover another priority, where it may have it and come back from it.
+    /// Gives the mover another priority, where it may have it and may return from it.
     pub(crate) fn set_priority(&self, to: Priority) {
         let normal_until_ns = self.mover.normal_until_ns.load(Relaxed);
         let too_soon = matches!(to, Priority::Background) && sys::now_ns() <= normal_until_ns;
@@ -90,7 +92,7 @@ impl Mm {
         self.mover.priority.store(to as u32, Relaxed);
         let own_nice = self.mover.own_nice.load(Relaxed);
         match to {
-            // Only raising it tells whether it may be raised again later; else it stays.
+            // Only raising it shows whether it may be raised again later; else it stays.
             Priority::Background => {
                 if ![own_nice - 1, own_nice, own_nice + BACKGROUND_NICE]
                     .into_iter()

@@ -1,5 +1,5 @@
-//! Probes: a few pages of a region leave the page table for a moment, to see whether they are
-//! touched.
+//! Probes: a few pages of a region are taken out of the page table for a moment, to see whether
+//! they are touched.
 
 use crate::evict::evictor::{EvictOutcome, EvictRequest, Evictor, Probe, Staged, Verdict};
 use crate::pages::mm::Mm;
@@ -8,7 +8,7 @@ use crate::pages::table::{Entry, REGION};
 use crate::pages::word::Snapshot;
 use terrace_os::{self as sys, PAGE};
 
-/// How long a probe lasts: long enough to be touched by whatever runs all the time, ns.
+/// How long a probe lasts, ns: long enough to be touched by any thread that runs all the time.
 const PROBE_NS: u64 = 100_000_000;
 
 impl Evictor {
@@ -31,7 +31,7 @@ impl Evictor {
             let mut taken = EvictOutcome::default();
             let mut claimed = Vec::with_capacity(PROBE / 4);
             let unknown = |word: Snapshot, _| {
-                if word.returns() == 0 && !word.is_on_probation() && !word.is_incompressible() {
+                if word.refaults() == 0 && !word.is_on_probation() && !word.is_incompressible() {
                     Verdict::Take
                 } else {
                     Verdict::Leave
@@ -80,16 +80,17 @@ impl Evictor {
                 probe.staged.iter().filter(|s| entry.word(s.address).load() == s.word).count()
                     as u32;
             let tier = mm.own_tier(1);
-            let wish = EvictRequest { pages: PROBE, pressure: 0, anything: false, tier, from: 0 };
+            let request =
+                EvictRequest { pages: PROBE, pressure: 0, anything: false, tier, from: 0 };
             let slot = mm.staging.probe_slot(probe.chunk);
-            let evicted = self.store(mm, &entry, &probe.staged, slot, PROBE, Some(wish));
+            let evicted = self.store(mm, &entry, &probe.staged, slot, PROBE, Some(request));
             self.free_chunks.push(probe.chunk);
             mm.tell_progress();
             report(probe.region, staged, staged - still, evicted);
         }
     }
 
-    /// Brings everything back that is staged. For forks and for freezing.
+    /// Puts back every staged page. For forks and for freezing.
     pub(crate) fn cancel_probes(&mut self, mm: &Mm) {
         while let Some(probe) = self.probes.pop_front() {
             let entry = mm.table.by_number(probe.region);
@@ -103,7 +104,7 @@ impl Evictor {
         self.store(mm, entry, staged, slot, staged.len(), None);
     }
 
-    /// Whether probes are out.
+    /// Whether probes are in progress.
     pub(crate) fn probing(&self) -> bool {
         !self.probes.is_empty()
     }

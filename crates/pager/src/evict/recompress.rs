@@ -1,4 +1,4 @@
-//! What is stored already goes into another tier, and what is left of a region's extents together.
+//! Moves stored pages into another tier, and packs what is left of a region's extents together.
 
 use crate::evict::claim::settle_from;
 use crate::evict::evictor::Evictor;
@@ -11,7 +11,7 @@ use terrace_os::PAGE;
 use terrace_tiers::{Encoded, Encoding, Location, PoolError, RegionStore};
 
 impl Evictor {
-    /// Packs those of the region's extents together that are `wanted`.
+    /// Packs the region's extents that are `wanted` together.
     pub(crate) fn repack(
         &mut self,
         mm: &Mm,
@@ -20,8 +20,8 @@ impl Evictor {
     ) {
         let mut store = entry.region.store.lock();
         while let Some(extent) = wanted(&store) {
-            // A page that is being restored still has bytes here, at a place its handler knows: not
-            // now.
+            // Not now: a page that is being restored still has bytes here, at a place that its
+            // handler knows.
             if entry.words.iter().any(|word| word.load().is(State::Restoring)) {
                 return;
             }
@@ -33,8 +33,8 @@ impl Evictor {
             self.packed.extend(self.locations.iter().map(|from| (from.to_bits(), 0)));
             match store.repack(&mm.tiers, extent, &mut self.locations) {
                 Ok(()) => {}
-                // A file without space, or unreadable: everything is as before. Who needs an
-                // unreadable page will find out.
+                // A file without space, or unreadable: nothing has changed. An unreadable page is
+                // reported when a thread needs it.
                 Err(PoolError::Medium { .. } | PoolError::Read(_) | PoolError::NoMemory) => return,
                 Err(_) => {
                     mm.check(false, "an extent's live pages are those of the page words");
@@ -80,7 +80,7 @@ impl Evictor {
             return done;
         }
         for address in (0..REGION / PAGE).map(|i| entry.region.address() + i * PAGE) {
-            // A fork does not wait for the rest.
+            // A fork does not wait for the remaining pages.
             if mm.pause_asked() {
                 break;
             }
@@ -122,12 +122,13 @@ impl Evictor {
             if let Err(e) =
                 mm.decode(&store, old, page, (&mut self.tools.scratch, &mut self.tools.stored))
             {
-                // Whoever touches it will be told; until then nobody has been given wrong bytes.
+                // A thread that touches the page gets the error; until then none has been given
+                // wrong bytes.
                 mm.freeze(&format!("page {address:#x} cannot be restored: {e}"));
                 return done;
             }
             let encoded = mm.tiers[to].encode(page, &mut self.tools.scratch);
-            // Of DRAM.
+            // Bytes of DRAM.
             let len = if mm.tiers[to].leaves_dram() { 0 } else { encoded.bytes.len() as u64 };
             // Moving for less than an eighth is not worth a slower fault.
             let too_little = if_denser && len * 8 > old_len * 7;
@@ -156,7 +157,7 @@ impl Evictor {
         done
     }
 
-    /// Copies what is stored of a page into the tier `to`, if that keeps it in the same form: not
+    /// Copies a page's stored bytes into the tier `to`, if that keeps them in the same form. Not
     /// with `--verify`, which compares pages.
     fn copied(
         &mut self,
@@ -171,7 +172,7 @@ impl Evictor {
         if mm.settings.verify || !into.reads(&mm.tiers[from]) {
             return Copied::OtherCodec;
         }
-        // In DRAM the same bytes are about as many, and a page that is not compressed saves none.
+        // In DRAM the same bytes take as much room, and a page that is not compressed saves none.
         let in_dram = !into.leaves_dram();
         let as_many = if_denser && !mm.tiers[from].leaves_dram();
         if in_dram && (as_many || old.encoding == Encoding::Raw) {
@@ -191,7 +192,7 @@ impl Evictor {
         }
     }
 
-    /// Gives back what pages of the region that came back have left of its pool.
+    /// Frees what restored pages of the region have left in its pool.
     pub(crate) fn tidy(&mut self, mm: &Mm, entry: &Entry) {
         let _inside = mm.gate.worker();
         let _region = mm.table.lock(entry);
@@ -199,10 +200,10 @@ impl Evictor {
     }
 }
 
-/// What became of stored bytes that were to be copied to another tier.
+/// The result of copying stored bytes to another tier.
 enum Copied {
     To(Location),
-    /// It would gain nothing.
+    /// Copying would gain nothing.
     Useless,
     /// The tier has no room.
     Refused,
@@ -210,8 +211,8 @@ enum Copied {
     OtherCodec,
 }
 
-/// A page's bytes are at `new` too: from now on only there. False if the page was discarded
-/// meanwhile: then they are in neither place.
+/// Settles that a page's bytes, now also at `new`, are only there. False if the page was discarded
+/// meanwhile: then the bytes are in neither place.
 fn settle_moved(
     mm: &Mm,
     store: &mut RegionStore,
@@ -220,23 +221,24 @@ fn settle_moved(
     new: Location,
 ) -> bool {
     let moved = word.transition(found, found.with(State::Evicted, new.to_bits())).is_ok();
-    // States of evicted pages change under the store's lock otherwise.
+    // Otherwise states of evicted pages change under the store's lock.
     let gone = if moved { Location::from_bits(found.payload()) } else { new };
     mm.check(store.remove(&mm.tiers, gone).is_ok(), "a moved page's old bytes are there");
     moved
 }
 
-/// What came of [`Evictor::recompress`].
+/// The result of [`Evictor::recompress`].
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Recompressed {
     /// Pages that are in the new tier now.
     pub pages: u32,
-    /// Encoded bytes that DRAM has less of.
+    /// Encoded bytes by which DRAM use fell.
     pub gained_bytes: u64,
 }
 
 impl Recompressed {
-    /// A page's `from` encoded bytes in DRAM have become `to`; `demoted`: in a colder tier.
+    /// Counts a page whose `from` encoded bytes in DRAM have become `to`. `demoted` means that it
+    /// is now in a colder tier.
     fn count(&mut self, mm: &Mm, demoted: bool, from: u64, to: u64) {
         if demoted {
             mm.account.demoted_pages.fetch_add(1, Relaxed);
@@ -246,14 +248,14 @@ impl Recompressed {
     }
 }
 
-/// What of a region is recompressed.
+/// Which stored pages of a region are recompressed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Which {
-    /// All that is stored in other tiers.
+    /// All pages that are stored in other tiers.
     All,
-    /// Only what takes an eighth less of DRAM in the new one.
+    /// Only pages that take an eighth less of DRAM in the new tier.
     Denser,
-    /// What is in one tier.
+    /// Only pages that are in this tier.
     In(usize),
 }
 

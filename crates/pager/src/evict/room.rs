@@ -1,4 +1,4 @@
-//! Room in the budget: who needs some waits for the mover, for a moment.
+//! Room in the budget: a thread that needs some waits briefly for the mover.
 
 use crate::pages::mm::{Mm, Mode};
 use std::sync::atomic::Ordering::*;
@@ -6,9 +6,9 @@ use std::time::Duration;
 use terrace_os as sys;
 
 impl Mm {
-    /// Waits a moment for the mover if memory is over the budget and there is something to evict.
-    /// `bytes` are about to be touched. Never waits longer than `at_most`: the budget gives
-    /// way, not the program.
+    /// Waits briefly for the mover if memory is over the budget and there is something to evict.
+    /// `bytes` are about to be touched. Never waits longer than `at_most`: the budget gives way,
+    /// not the program.
     pub(crate) fn wait_for_room(&self, bytes: u64, at_most: Duration) {
         if self.mode() != Mode::Active || self.is_frozen() {
             return;
@@ -17,7 +17,8 @@ impl Mm {
         let mut called = false;
         self.mover.demand.fetch_add(bytes, Relaxed);
         loop {
-            // Before all else, so that whoever changes something later finds this thread awake.
+            // Before all else, so that a thread that changes something later finds this thread
+            // awake.
             let seen = self.mover.progress.load(SeqCst);
             let waits = self.physical_bytes() + bytes > self.account.budget_bytes.load(Relaxed)
                 && !self.mover.at_floor.load(Relaxed)
@@ -40,16 +41,16 @@ impl Mm {
         self.mover.demand.fetch_sub(bytes, Relaxed);
     }
 
-    /// The mover made room. Whoever waited for it has the processor next: where there is only this
-    /// one, it would have to wait for the end of the mover's time slice (5 ms) otherwise, and
-    /// as long as it has not run the mover takes it for somebody who waits.
+    /// Reports that the mover made room. A thread that waited for it gets the processor next. With
+    /// only one processor, it would otherwise wait for the end of the mover's time slice (5 ms).
+    /// Until it has run, the mover counts it as a waiting thread.
     pub(crate) fn tell_progress(&self) {
         if self.wake_waiting() {
             sys::yield_now();
         }
     }
 
-    /// Has whoever waits for room look again; true if somebody does.
+    /// Makes the threads that wait for room check again; true if there are any.
     fn wake_waiting(&self) -> bool {
         self.mover.progress.fetch_add(1, SeqCst);
         let somebody = self.mover.waiting.load(SeqCst) > 0;
@@ -59,8 +60,8 @@ impl Mm {
         somebody
     }
 
-    /// Touches a page of the program's on a thread of ours, so that its handler brings it.
-    /// Meanwhile no handler waits for room: it may be this thread that makes it.
+    /// Touches a page of the program's on a pager thread, so that its handler restores it.
+    /// Meanwhile no handler waits for room, because this thread may be the one that makes it.
     pub(crate) fn touch_page(&self, address: usize) {
         self.mover.touching.fetch_add(1, SeqCst);
         self.wake_waiting();

@@ -1,4 +1,4 @@
-//! Splitting huge pages before single pages leave them.
+//! Splits huge pages before single pages are evicted from them.
 
 use crate::pages::mm::Mm;
 use crate::pages::table::{Entry, REGION, REGION_PAGES};
@@ -6,9 +6,10 @@ use std::sync::atomic::Ordering::*;
 use terrace_os::{self as sys, Errno, PAGE, Run};
 
 impl Mm {
-    /// Whether single pages can be taken out of a region, which is locked: one that was made huge
-    /// is split. Not while it is pinned or shared with a child. In a thread of ours, for the
-    /// page map is among our descriptors; the program's ask for [`Pager::split_range`](crate::Pager::split_range).
+    /// Whether single pages can be taken out of a region, which is locked. A region that was made
+    /// huge is split, unless it is pinned or shared with a child. Call it in a pager thread,
+    /// because the page map is among our descriptors. The program's threads use
+    /// [`Pager::split_range`](crate::Pager::split_range).
     pub(crate) fn has_small_pages(&self, entry: &Entry) -> bool {
         if !entry.is_huge() {
             return true;
@@ -21,8 +22,8 @@ impl Mm {
         if !(is_whole || is_ours() && self.collapse(base)) {
             return false;
         }
-        // The kernel may find a pin when it has taken the mapping apart already, and the huge page
-        // stays: then it counts a failure.
+        // The kernel may find a pin after it has taken the mapping apart. Then the huge page stays,
+        // and the kernel counts a failed split.
         let failed_before = sys::failed_splits();
         // SAFETY: changes no contents.
         let advised = unsafe { sys::advise(base, PAGE, libc::MADV_COLD) };
@@ -39,12 +40,12 @@ impl Mm {
 
     /// Whether the region at `base` is one huge page now, that is, was made one.
     pub(crate) fn collapse(&self, base: usize) -> bool {
-        // SAFETY: neither changes contents. The flag is up, so that nothing is moved out of the
+        // SAFETY: neither changes contents. The flag is set, so that nothing is moved out of the
         // region before it is split.
         unsafe {
             let made = sys::advise(base, REGION, libc::MADV_HUGEPAGE)
                 .and_then(|()| sys::advise(base, REGION, sys::MADV_COLLAPSE));
-            // If that fails, splitting tries it again.
+            // If this fails, splitting tries it again.
             let _ = sys::advise(base, REGION, libc::MADV_NOHUGEPAGE);
             made.is_ok()
         }

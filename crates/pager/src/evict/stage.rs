@@ -1,5 +1,5 @@
-//! Pages that are claimed leave the page table: into staging slots by UFFDIO_MOVE, or on old
-//! kernels write-protected, copied and discarded.
+//! Takes claimed pages out of the page table. UFFDIO_MOVE moves them into staging slots; on old
+//! kernels they are write-protected, copied and discarded.
 
 use crate::evict::claim::settle;
 use crate::evict::dma;
@@ -13,15 +13,16 @@ use std::time::Duration;
 use terrace_control::settings::Eviction;
 use terrace_os::{self as sys, Errno, PAGE};
 
-/// Least time between looks for pinned pages, ns; and how many times the processor time of one.
+/// Least time between scans for pinned pages, ns. `LOOK_SHARE` is the least time as a multiple of
+/// one scan's processor time.
 const LOOK_EVERY_NS: u64 = 5_000_000;
 const LOOK_SHARE: u64 = 20;
 
-/// What became of a run of claimed pages.
+/// The result for a run of claimed pages.
 struct RunOutcome {
-    /// So many of its first pages went.
+    /// How many of its first pages were moved.
     pages: usize,
-    /// The next one is not mapped any more; else it stays.
+    /// Whether the next page is no longer mapped; otherwise it stays.
     is_gone: bool,
 }
 
@@ -32,13 +33,14 @@ impl RunOutcome {
 }
 
 impl Evictor {
-    /// Freezes the pager when the program may have pages pinned that this way of evicting would
-    /// tear from under a device.
+    /// Freezes the pager when the program may have pages pinned for a device. Eviction by
+    /// write-protect and discard would break that device's access to them.
     pub(crate) fn look_for_pins(&mut self, mm: &Mm) {
         if sys::now_ns() < self.look_ns {
             return;
         }
-        // Not by the clock: time in which others had the processor must not put the next look off.
+        // Not wall time: time in which other threads had the processor must not delay the next
+        // scan.
         let before_ns = sys::thread_cpu_ns();
         if let Some(sign) = dma::sign() {
             mm.freeze(&format!(
@@ -49,8 +51,8 @@ impl Evictor {
         self.look_ns = sys::now_ns() + LOOK_EVERY_NS.max(cost_ns * LOOK_SHARE);
     }
 
-    /// Moves claimed pages into staging slots, run by run, and adds them to `staged`: the first of
-    /// those is in `slot`.
+    /// Moves claimed pages into staging slots, run by run, and adds them to `staged`. The first
+    /// page of `staged` is in `slot`.
     pub(crate) fn stage(
         &mut self,
         mm: &Mm,
@@ -89,7 +91,7 @@ impl Evictor {
             mm.account.resident_pages.fetch_sub(moved as i64, Relaxed);
             index += moved;
             if moved < run {
-                // The page at `index` would not move: back with it, and on with the next.
+                // The page at `index` was not moved: undo its claim, and go on with the next.
                 let page = &claimed[index];
                 settle(mm, entry.word(page.address), page.before, page.before);
                 taken.refused += 1;
@@ -102,11 +104,12 @@ impl Evictor {
         }
     }
 
-    /// One UFFDIO_MOVE. A page that only *was* shared with a child is
-    /// made our own and tried again.
+    /// Moves a run with UFFDIO_MOVE. A page that only *was* shared with a child is made exclusive
+    /// and tried again.
     ///
-    /// The kernel does not ask whether what it moves is registered, and what is not reads as zeros
-    /// afterwards. So that is asked right before, whatever is believed: see [`Mm::disown`].
+    /// The kernel does not check that what it moves is registered, and what is not reads as zeros
+    /// afterwards. So registration is checked right before, whatever is believed: see
+    /// [`Mm::disown`].
     fn move_run(&mut self, mm: &Mm, address: usize, slot: usize, pages: usize) -> RunOutcome {
         let uffd = mm.descriptors.staging.load(Relaxed);
         let pagemap = mm.descriptors.pagemap.load(Relaxed);
@@ -119,7 +122,7 @@ impl Evictor {
             let len = step.min(pages - done) * PAGE;
             match sys::uffd_has(mm.uffd_of(from), from, len) {
                 Ok(true) => {}
-                // Or in two mappings.
+                // Or the run spans two mappings.
                 Ok(false) if len > PAGE => {
                     step = 1;
                     continue;
@@ -143,7 +146,7 @@ impl Evictor {
                 return RunOutcome::of(done);
             }
             let at = address + done * PAGE;
-            // The program has given it back meanwhile: nothing is refused.
+            // The program has freed the page meanwhile: not a refusal.
             if stopped == Some(Errno::ENOENT) {
                 return RunOutcome { pages: done, is_gone: true };
             }
@@ -152,11 +155,11 @@ impl Evictor {
             }
             match stopped {
                 None => {}
-                // One call must stay within one of the kernel's mappings, and neighbours that look
-                // alike to us may be two.
+                // One call must stay within one VMA, and neighbours that look alike to us may be
+                // two.
                 Some(Errno::EINVAL) if step > 1 => step = 1,
-                // Copy-on-write: not movable until written, even when no other process is left.
-                // (Pinned for DMA looks the same, and stays so: hence one try.)
+                // Copy-on-write: not movable until written, even if no other process is left. (A
+                // page pinned for DMA looks the same, and stays so: hence one try.)
                 Some(Errno::EBUSY) if unshared_at != at => {
                     if !sys::mapped_exclusively(pagemap, at) {
                         mm.account.shared_tries.fetch_add(1, Relaxed);
@@ -177,12 +180,12 @@ impl Evictor {
         }
     }
 
-    /// Write-protect, copy, discard. Writers wait from the first step
-    /// on: their fault finds the page claimed.
+    /// Write-protects, copies and discards a run. Writers wait from the first step on: their fault
+    /// finds the page claimed.
     fn copy_run(&mut self, mm: &Mm, address: usize, slot: usize, pages: usize) -> RunOutcome {
         let pagemap = mm.descriptors.pagemap.load(Relaxed);
         let uffd = mm.uffd_of(address);
-        // Copying would touch a missing page, and one that a child shares frees nothing.
+        // Copying would touch a missing page, and evicting one that a child shares frees nothing.
         let exclusive =
             (0..pages).take_while(|i| sys::mapped_exclusively(pagemap, address + i * PAGE)).count();
         if exclusive == 0 {
@@ -203,7 +206,7 @@ impl Evictor {
             (0..copied).take_while(|i| !sys::is_mapped(pagemap, address + i * PAGE)).count()
         };
         if gone < exclusive {
-            // Those stay. A page left protected would stop its writers for ever.
+            // The rest stays. A page left protected would block its writers for ever.
             let (start, len) = (address + gone * PAGE, (exclusive - gone) * PAGE);
             while matches!(sys::uffd_write_protect(uffd, start, len, false), Err(Errno::ENOMEM)) {
                 sys::sleep(Duration::from_millis(1));
@@ -223,7 +226,7 @@ impl Evictor {
     }
 }
 
-/// Empties slots of the staging area whose pages were stored or are back.
+/// Empties slots of the staging area whose pages were stored or put back.
 pub(super) fn empty_slots(mm: &Mm, slot: usize, slots: usize) {
     let begun_ns = sys::now_ns();
     mm.trace.evicting(EvictionStep::Empty, || mm.staging.empty(slot, slots));

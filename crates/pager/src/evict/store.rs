@@ -1,4 +1,4 @@
-//! Staged pages are compressed into their region's store, or go back.
+//! Compresses staged pages into their region's store, or puts them back.
 
 use crate::evict::evictor::{EvictRequest, Evictor, Staged};
 use crate::evict::stage::empty_slots;
@@ -13,18 +13,18 @@ use terrace_tiers::{
     checksum,
 };
 
-/// After 16 pages that were compressed, 0.1 to 0.25 ms, others have the processor; one that left as
-/// it came takes a third of the time.
-const BREATH: usize = 16 * COMPRESSED;
+/// Work after which the mover yields the processor: 16 compressed pages, which take 0.1 to 0.25 ms.
+/// An unchanged page, for which only its old copy is kept, takes a third of the time.
+const YIELD_AFTER: usize = 16 * COMPRESSED;
 const COMPRESSED: usize = 3;
 const UNCHANGED: usize = 1;
 
 impl Evictor {
-    /// Lets codecs learn from what left, where there is enough of it.
+    /// Lets codecs learn from evicted pages, where there are enough of them.
     pub(crate) fn learn(&mut self, mm: &Mm) {
         for (tier, training) in mm.tiers.iter().zip(&mut self.training) {
             if let Some(pages) = training.due(tier) {
-                // No fork meanwhile.
+                // No fork may take place meanwhile.
                 let _inside = mm.gate.worker();
                 tier.learn(&pages, &sys::thread_cpu_ns);
                 // One at a time: each takes milliseconds.
@@ -34,8 +34,8 @@ impl Evictor {
     }
 
     /// Compresses staged pages into their region's store and empties the slots `slot..slot +
-    /// slots`. Without a wish, or where compression does not pay, pages go back. Returns how
-    /// many were stored.
+    /// slots`. Without a request, or where compression does not pay, pages are put back. Returns
+    /// how many were stored.
     pub(crate) fn store(
         &mut self,
         mm: &Mm,
@@ -43,26 +43,27 @@ impl Evictor {
         staged: &[Staged],
         slot: usize,
         slots: usize,
-        wish: Option<EvictRequest>,
+        request: Option<EvictRequest>,
     ) -> u32 {
         let now_ms = sys::now_ns() / 1_000_000;
         let mut stored = 0;
         for page in staged {
             if entry.region.lock.is_waited_for() {
                 mm.leave_background();
-            } else if self.without_breath >= BREATH {
+            } else if self.work_since_yield >= YIELD_AFTER {
                 mm.yield_if_due();
-                self.without_breath = 0;
+                self.work_since_yield = 0;
             }
             // Touched meanwhile: nothing to do. (Reading the slot would be harmless: it holds the
             // page until emptied.)
             let touched = entry.word(page.address).load() != page.word;
-            let wish = wish.filter(|_| !touched && !mm.is_frozen());
+            let request = request.filter(|_| !touched && !mm.is_frozen());
             if let Some(copy) = page.copy {
-                if wish.is_some_and(|wish| self.store_as_copy(mm, entry, page, copy, wish, now_ms))
-                {
+                if request.is_some_and(|request| {
+                    self.store_as_copy(mm, entry, page, copy, request, now_ms)
+                }) {
                     stored += 1;
-                    self.without_breath += UNCHANGED;
+                    self.work_since_yield += UNCHANGED;
                     continue;
                 }
                 mm.remove_copy(&mut entry.region.store.lock(), copy);
@@ -70,12 +71,12 @@ impl Evictor {
             if touched {
                 continue;
             }
-            let Some(wish) = wish else {
+            let Some(request) = request else {
                 mm.put_back(entry, page.address, page.word, page.word.off_probation());
                 continue;
             };
-            self.without_breath += COMPRESSED;
-            let resident = match self.store_page(mm, entry, page, wish, now_ms) {
+            self.work_since_yield += COMPRESSED;
+            let resident = match self.store_page(mm, entry, page, request, now_ms) {
                 StoreOutcome::Stored => {
                     stored += 1;
                     continue;
@@ -107,22 +108,22 @@ impl Evictor {
         stored
     }
 
-    /// Stores a page that is as it was when it came back: its copy is there. False if it is not, or
-    /// was touched; its copy is still ours then.
+    /// Stores a page that is unchanged since it was restored, by keeping its copy. False if the
+    /// page has changed or was touched; its copy still belongs to the mover then.
     fn store_as_copy(
         &mut self,
         mm: &Mm,
         entry: &Entry,
         page: &Staged,
         copy: Location,
-        wish: EvictRequest,
+        request: EvictRequest,
         now_ms: u64,
     ) -> bool {
         // SAFETY: as in `store_page`.
         let contents: &Page =
             unsafe { &*(mm.staging.address(page.slot) as *const [u8; PAGE_BYTES]) };
         let store = entry.region.store.lock();
-        if store.tier_of(copy) != Some(wish.tier as u8) {
+        if store.tier_of(copy) != Some(request.tier as u8) {
             return false;
         }
         let alike = store
@@ -137,11 +138,11 @@ impl Evictor {
             return false;
         }
         let evicted =
-            Snapshot::new(State::Evicted, page.word.returns(), tick_of(now_ms), copy.to_bits());
+            Snapshot::new(State::Evicted, page.word.refaults(), tick_of(now_ms), copy.to_bits());
         let stored = entry.word(page.address).transition(page.word, evicted).is_ok();
         if stored {
             entry.region.count_evicted();
-            mm.tiers[wish.tier].stats.no_copy();
+            mm.tiers[request.tier].stats.no_copy();
             mm.account.unchanged_pages.fetch_add(1, Relaxed);
         }
         stored
@@ -152,10 +153,10 @@ impl Evictor {
         mm: &Mm,
         entry: &Entry,
         page: &Staged,
-        wish: EvictRequest,
+        request: EvictRequest,
         now_ms: u64,
     ) -> StoreOutcome {
-        // SAFETY: the slot holds the moved page until this function's caller empties it; nobody
+        // SAFETY: the slot holds the moved page until this function's caller empties it; no thread
         // writes to it.
         let contents: &Page =
             unsafe { &*(mm.staging.address(page.slot) as *const [u8; PAGE_BYTES]) };
@@ -166,26 +167,26 @@ impl Evictor {
             gauge.offer(contents);
         }
         let (mut refused, mut incompressible) = (false, false);
-        // Denser tiers where it does not compress, and any other that takes it where one refuses.
-        for tier in (wish.tier..mm.tiers.len()).chain((1..wish.tier).rev()) {
+        // Denser tiers where it does not compress, and any other that accepts it where one refuses.
+        for tier in (request.tier..mm.tiers.len()).chain((1..request.tier).rev()) {
             let place = &mm.tiers[tier];
             if !accepts(place) {
                 refused = true;
                 continue;
             }
-            if incompressible && tier < wish.tier {
+            if incompressible && tier < request.tier {
                 continue;
             }
             let encoded = mm.trace.evicting(EvictionStep::Compress, || {
                 place.encode(contents, &mut self.tools.scratch)
             });
-            if tier == wish.tier {
+            if tier == request.tier {
                 self.encoded[tier].count(encoded.bytes.len());
             }
             if encoded.encoding == Encoding::Coded {
                 self.training[tier].offer(place, contents);
-                // And to the densest, which may be worth its price only for what it learns: it
-                // would not be chosen before, and so would never learn.
+                // Offer it to the densest tier too, which may pay only after training. It would not
+                // be chosen before, and so would never learn.
                 if let Some(densest) = mm
                     .densest_own()
                     .filter(|densest| *densest != tier && self.training[*densest].is_first())
@@ -195,8 +196,8 @@ impl Evictor {
             }
             if encoded.encoding == Encoding::Raw {
                 incompressible = true;
-                // As it is it gains nothing in DRAM.
-                let wanted = place.leaves_dram() || wish.anything && tier + 1 == mm.tiers.len();
+                // Uncompressed, it gains nothing in DRAM.
+                let wanted = place.leaves_dram() || request.anything && tier + 1 == mm.tiers.len();
                 if !wanted {
                     continue;
                 }
@@ -227,7 +228,7 @@ impl Evictor {
             }
             let evicted = Snapshot::new(
                 State::Evicted,
-                page.word.returns(),
+                page.word.refaults(),
                 tick_of(now_ms),
                 location.to_bits(),
             );
@@ -247,23 +248,23 @@ impl Evictor {
     }
 }
 
-/// What became of a staged page that is to be stored.
+/// The result for a staged page that is to be stored.
 enum StoreOutcome {
     Stored,
     /// A file has no room at present.
     Refused,
-    /// No tier gains anything by it (or it was touched: then it is not ours any more).
+    /// No tier gains anything by it. Or it was touched: then it no longer belongs to the mover.
     Incompressible,
 }
 
-/// Whether it is worth trying to store in a tier.
+/// Whether it is worth trying to store pages in a tier.
 pub(crate) fn accepts(tier: &Tier) -> bool {
     tier.is_ours() && !tier.is_disabled() && tier.files().is_none_or(|files| files.accepts())
 }
 
 impl Mm {
-    /// A tier would not store a page. One in files is left alone for a while, and that is said
-    /// once.
+    /// Records that a tier would not store a page. A tier in files is not tried for a while, which
+    /// is logged once.
     pub(super) fn note_refusal(&self, tier: usize, refusal: &PoolError) {
         match (refusal, self.tiers[tier].files()) {
             (PoolError::Medium { .. }, Some(files)) => {
@@ -280,7 +281,7 @@ impl Mm {
     }
 }
 
-/// `--verify`: whether what was just stored at `location` is the page `original`. If not, it is
+/// For `--verify`: whether what was just stored at `location` is the page `original`. If not, it is
 /// removed again, and nothing more is evicted.
 pub(super) fn reads_back(
     mm: &Mm,
@@ -323,14 +324,14 @@ mod tests {
         for _ in 0..2 {
             assert!(evictor.training[2].is_first());
             let (base, _) = filled(pager, |page| page as u64);
-            let wish = EvictRequest {
+            let request = EvictRequest {
                 pages: REGION / PAGE,
                 pressure: PRESSURE_MAX,
                 anything: true,
                 tier: 1,
                 from: 0,
             };
-            let taken = evictor.evict(pager, pager.table.get_or_create(base).unwrap(), wish);
+            let taken = evictor.evict(pager, pager.table.get_or_create(base).unwrap(), request);
             assert_eq!(taken.evicted as usize, REGION / PAGE);
             evictor.learn(pager);
         }

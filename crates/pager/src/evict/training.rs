@@ -1,22 +1,22 @@
-//! Pages of what leaves, collected for a tier's codec to learn from
+//! Evicted pages that are collected for a tier's codec to learn from
 //! ([`terrace_tiers::Codec::learn`]).
 
 use terrace_tiers::{Page, Tier};
 
 /// One evicted page in this many is collected, because neighbouring pages are alike.
 const ONE_IN: u32 = 8;
-/// After so many pages the next training begins, four times as many each time: data changes, and the
-/// first pages to leave may be like no others. At most so many: 5 to 10 ms of training for some
-/// seconds of evictions.
+/// Pages after which the next training begins, four times as many each time, up to `AFTER_MAX`.
+/// Data changes, and the first evicted pages may be like no others. Training takes 5 to 10 ms for
+/// some seconds of evictions.
 const FIRST_AFTER: u32 = 1 << 12;
 const AFTER_MAX: u32 = 1 << 18;
 
 /// The pages collected for the codec of one tier, and when its next training is due.
 pub(crate) struct TrainingSet {
     pages: Vec<Page>,
-    /// Pages that left since the last training.
+    /// Pages evicted since the last training.
     seen: u32,
-    /// Collecting begins at so many.
+    /// The value of `seen` at which collecting begins.
     from: u32,
     /// The next [`TrainingSet::from`].
     after: u32,
@@ -27,13 +27,13 @@ impl TrainingSet {
         TrainingSet { pages: Vec::new(), seen: 0, from: 0, after: FIRST_AFTER }
     }
 
-    /// Whether there has been none so far.
+    /// Whether no training has taken place so far.
     pub fn is_first(&self) -> bool {
         self.after == FIRST_AFTER
     }
 
-    /// A page is about to be stored in the tier, which compresses it, or in another (before the
-    /// first training).
+    /// Offers a page that is about to be stored in the tier, which compresses it. Before the first
+    /// training it may be stored in another tier.
     pub fn offer(&mut self, tier: &Tier, page: &Page) {
         self.seen = self.seen.saturating_add(1);
         if self.seen < self.from || !self.seen.is_multiple_of(ONE_IN) {

@@ -1,5 +1,6 @@
-//! Brings evicted pages back that nobody has touched yet: for a thread that is about to touch them
-//! ([`crate::touch`]), and for the mover where there is room or a plan wants them in DRAM.
+//! Restores evicted pages that no thread has touched yet. It is done for a thread that is about to
+//! touch them ([`crate::touch`]), and for the mover where there is room or a plan wants them in
+//! DRAM.
 //!
 //! Everything here is a hint: where anything is in the way, the page is left to a handler.
 
@@ -11,16 +12,16 @@ use crate::pages::table::{Entry, REGION};
 use crate::pages::word::{PageWord, Snapshot, State};
 use std::sync::atomic::Ordering::*;
 use terrace_os::{self as sys, Fd, PAGE};
-use terrace_policy::victims::Return;
+use terrace_policy::victims::Refault;
 use terrace_tiers::{Location, PAGE_BYTES, Page, ReadBuffer, RegionStore, Scratch};
 
 /// Most pages of one call to the kernel: beyond 16, the fixed cost of a call no longer counts.
 pub(crate) const RUN_PAGES: usize = 16;
 
-/// What became of a copy.
+/// The result of copying a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Copied {
-    /// It is made.
+    /// The copy is made.
     Yes,
     /// The page lies in a file, which is read elsewhere.
     InFile,
@@ -28,14 +29,15 @@ pub(crate) enum Copied {
     No,
 }
 
-/// Why a page comes back that nobody has touched.
+/// Why a page is restored that no thread has touched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
     /// The program said that it is about to touch it.
     Asked,
     /// There is room for it.
     Room,
-    /// A plan has its region in DRAM: from files too, and whatever is expected of it.
+    /// A plan has its region in DRAM: the page is also restored from files, and however it is
+    /// expected to be used.
     Planned,
 }
 
@@ -58,7 +60,7 @@ impl Ahead {
         }
         (mm.host.enter_internal)();
         let mut scratch = Scratch::new();
-        // What is missing now may be missing in the middle of a restore.
+        // Memory that is missing now may be missing in the middle of a restore.
         let complete = scratch.prepare().is_ok();
         let pages = (0..RUN_PAGES).map(|_| PageBuffer([0; PAGE_BYTES])).collect();
         let tools = complete.then(|| {
@@ -73,7 +75,7 @@ impl Ahead {
 }
 
 impl Mm {
-    /// The first page in `address..end` that seems to be out.
+    /// The first page in `address..end` that seems to be evicted.
     pub(crate) fn first_out(&self, address: usize, end: usize) -> Option<usize> {
         let in_region = |entry: Entry, from: usize, to: usize| {
             let base = entry.region.address();
@@ -96,16 +98,16 @@ impl Mm {
             })
     }
 
-    /// How many pages from `address` on seem to be out, one after the other: at most [`RUN_PAGES`],
-    /// of one region.
+    /// How many consecutive pages from `address` on seem to be evicted: at most [`RUN_PAGES`], of
+    /// one region.
     pub(crate) fn pages_out(&self, entry: &Entry, address: usize, end: usize) -> usize {
         let page = (address - entry.region.address()) / PAGE;
         let most = (end - address).div_ceil(PAGE).min(RUN_PAGES);
         entry.words[page..].iter().take(most).take_while(|word| word.seems_evicted()).count().max(1)
     }
 
-    /// In the mover: does what [`Pager::prefetch`](crate::Pager::prefetch) was asked for while `goes_on` says so; the rest
-    /// is forgotten.
+    /// In the mover: does what [`Pager::prefetch`](crate::Pager::prefetch) was asked for while
+    /// `goes_on` returns true. The rest is dropped.
     pub(crate) fn drain_prefetches(&self, mut goes_on: impl FnMut(&Mm) -> bool) {
         if self.faults.run_tools.prefetches.lock().count == 0 {
             return;
@@ -125,7 +127,7 @@ impl Mm {
     }
 
     /// Restores up to `pages` pages from `address` on; `uffd` gives the userfaultfd of a shard.
-    /// Returns how many came back.
+    /// Returns how many were restored.
     pub(crate) fn restore_ahead(
         &self,
         entry: &Entry,
@@ -141,16 +143,16 @@ impl Mm {
         let Some(tools) = self.faults.run_tools.borrow_tools(self) else { return 0 };
         let shards = self.descriptors.shards.load(Acquire).max(1);
         let Some(uffd) = uffd(self, (address >> SHARD_SHIFT) % shards) else { return 0 };
-        // SAFETY: taken out of its place, so nobody else has it.
+        // SAFETY: taken out of its place, so no other thread has it.
         let tools = unsafe { &mut *tools.tools };
         match self.restore_run(uffd, entry, address, pages, cause, tools) {
-            // One call takes pages of one mapping, and neighbours may be two.
+            // One call takes pages of one mapping, and neighbours may be in two.
             0 if pages > 1 => self.restore_run(uffd, entry, address, 1, cause, tools),
             back => back,
         }
     }
 
-    /// The caller is inside the gate as a worker.
+    /// Restores a run of pages. The caller is inside the gate as a worker.
     fn restore_run(
         &self,
         uffd: Fd,
@@ -188,7 +190,7 @@ impl Mm {
             sys::uffd_copy_run(uffd, address, tools.pages.as_ptr() as usize, claimed * PAGE)
         } / PAGE;
         for (i, (claim, _)) in claims[copied..claimed].iter().enumerate() {
-            // Not in place, and the stored bytes are where they were.
+            // The pages are not in place, and the stored bytes are where they were.
             let evicted = claim.with(State::Evicted, claim.payload());
             let given_back = entry.word(address + (copied + i) * PAGE).transition(*claim, evicted);
             self.check(given_back.is_ok(), "a claimed page word is changed by its claimant only");
@@ -199,10 +201,10 @@ impl Mm {
         copied
     }
 
-    /// Decompresses an evicted page that nobody waits for and claims it, as somebody who holds the
-    /// lock of its store. Returns claim and tier; `None` if it is not out, lies in a file where
-    /// `from_files` is false (a read costs more than the wake-up that is saved), or cannot be had
-    /// now.
+    /// Decompresses an evicted page that no thread waits for and claims it; the caller holds the
+    /// lock of its store. Returns claim and tier. `None` if the page is not evicted, or cannot be
+    /// restored now. Also `None` if it is in a file and `from_files` is false: a read costs more
+    /// than the wake-up that is saved.
     pub(crate) fn decode_and_claim(
         &self,
         store: &RegionStore,
@@ -211,16 +213,16 @@ impl Mm {
         with: (&mut Scratch, &mut ReadBuffer),
         from_files: bool,
     ) -> Option<(Snapshot, u8)> {
-        // Read first: what cannot be had is left as it is, and whoever touches the page will be
-        // told. Only a claim can come between.
+        // Read first: a page that cannot be read is left as it is, and a thread that touches it
+        // gets the error. Only a claim can come between.
         let (found, number) = self.decode_evicted(store, word, page, with, from_files).ok()?;
         let claim = found.with(State::Restoring, found.payload());
         word.transition(found, claim).ok()?;
         Some((claim, number))
     }
 
-    /// Pages from `address` on are in place: what was stored goes, everything is counted, and the
-    /// claims end.
+    /// Settles pages from `address` on that are in place. Their stored bytes are freed, everything
+    /// is counted, and the claims end.
     fn now_back(
         &self,
         entry: &Entry,
@@ -247,8 +249,8 @@ impl Mm {
         for (i, (claim, tier)) in claims.iter().enumerate() {
             let address = address + i * PAGE;
             if cause != Cause::Asked {
-                // It is no hotter for that.
-                let page = Return { returns: claim.returns(), probation: false };
+                // Restoring it ahead makes it no hotter.
+                let page = Refault { refaults: claim.refaults(), probation: false };
                 self.settle_in_place(entry, address, *claim, page, now_ms, None);
                 continue;
             }
@@ -260,15 +262,15 @@ impl Mm {
                 entry,
                 address,
                 *claim,
-                self.returned(*claim, claim.age_ms(now_ms)),
+                self.refaulted(*claim, claim.age_ms(now_ms)),
                 now_ms,
                 None,
             );
         }
     }
 
-    /// Decompresses an evicted page without claiming it, as somebody who holds the lock of its
-    /// store. Gives its word and its tier.
+    /// Decompresses an evicted page without claiming it; the caller holds the lock of its store.
+    /// Returns its word and its tier.
     pub(crate) fn decode_evicted(
         &self,
         store: &RegionStore,

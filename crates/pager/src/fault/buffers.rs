@@ -1,20 +1,20 @@
-//! What a thread that restores pages works with.
+//! The buffers of a thread that restores pages.
 
 use crate::fault::fault_cost::Timing;
-use crate::trace::Laps;
+use crate::trace::StepTimer;
 use terrace_tiers::{PAGE_BYTES, Page, ReadBuffer, Scratch};
 
 /// A page-sized buffer at a page's alignment.
 #[repr(C, align(4096))]
 pub(crate) struct PageBuffer(pub Page);
 
-/// What a thread that restores pages owns.
+/// The buffers that a thread that restores pages owns.
 pub(crate) struct Tools {
     pub scratch: Scratch,
     pub page: Box<PageBuffer>,
     pub stored: ReadBuffer,
-    pub laps: Laps,
-    /// Pages served since the last look for messages.
+    pub timer: StepTimer,
+    /// Pages served since the last poll for messages.
     pub(super) served: Vec<usize>,
     pub(crate) timing: Timing,
 }
@@ -29,12 +29,12 @@ impl Tools {
             scratch,
             page: Box::new(PageBuffer([0; PAGE_BYTES])),
             stored: ReadBuffer::new(),
-            laps: Laps::default(),
+            timer: StepTimer::default(),
             served: Vec::with_capacity(MESSAGES),
             timing: Timing::new(),
         }
     }
 }
 
-/// Faults taken at a time.
+/// The largest number of faults taken at a time.
 pub(crate) const MESSAGES: usize = 32;

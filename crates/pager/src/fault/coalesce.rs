@@ -1,45 +1,47 @@
-//! Whether a handler goes before the program's threads, or waits until they have run.
+//! Whether a handler runs before the program's threads, or waits until they have run.
 //!
-//! At raised priority a handler has the processor as soon as somebody faults: two switches for each
-//! fault, into caches that others have filled. Where several threads of the program share a
-//! processor, a *patient* one, with the priority that they have, comes when others of them have
-//! faulted too or have nothing to do, and serves several faults at once: memcached with four
-//! threads on one CPU, at half of its memory, takes 0.93 to 0.97 times the CPU time for a GET, with
-//! no longer tails (docs/benchmarks.md, *Coalescer*). But who faults alone would wait behind whoever
-//! is busy there (docs/benchmarks.md, *Threads that touch evicted memory*). So a handler is patient
-//! for a few reads now and then, and stays so while that gathers faults and does not keep them
-//! waiting.
+//! At raised priority a handler gets the processor as soon as a thread faults. That is two switches
+//! for each fault, into caches that other threads have filled. A *patient* handler has the priority
+//! of the program's threads. Where several threads share a processor, it runs when others of them
+//! have faulted too or have nothing to do, and serves several faults at once. Memcached with four
+//! threads on one CPU, at half of its memory, takes 0.93 to 0.97 times the CPU time for a GET. Its
+//! tails are no longer (docs/benchmarks.md, *Coalescer*). But a thread that faults alone would wait
+//! behind those that are busy there (docs/benchmarks.md, *Threads that touch evicted memory*). So a
+//! handler is patient for a few reads now and then. It stays so while that gathers faults and does
+//! not keep them waiting.
 
 use std::ops::RangeInclusive;
 use terrace_os::{self as sys, Fd};
 
-/// Nice value of a handler that goes first.
+/// Nice value of a handler that runs first.
 const RAISED: i32 = -20;
-/// Reads after which it is seen whether coalescer gathers pages, and those between two looks at how
-/// long it has waited.
+/// Reads after which a patient handler checks whether faults are gathered, and reads between two
+/// checks of how long it has waited.
 const READS: u32 = 128;
 const READS_A_LOOK: u32 = 32;
-/// So many pages must [`READS`] have found. Where it is more, the kernel walks past dozens of
-/// waiting threads to wake one: there it is better to serve each at once (random faulters on one
-/// CPU, pages a second eager → patient: 8 threads 98,000 → 114,000, 16 98,000 → 111,000, 32 100,000
-/// → 97,000, 64 114,000 → 95,000).
+/// Pages that [`READS`] must have found for the handler to stay patient. Where it is more, the
+/// kernel walks past dozens of waiting threads to wake one: there it is better to serve each at
+/// once. (Random faulters on one CPU, pages a second eager → patient: 8 threads 98,000 → 114,000,
+/// 16 98,000 → 111,000, 32 100,000 → 97,000, 64 114,000 → 95,000.)
 const PAGES: RangeInclusive<u32> = READS * 5 / 4..=READS * 20;
-/// And so long may the handler have waited for the processor for each page, ns.
+/// The longest that the handler may have waited for the processor for each page, ns.
 const WAIT_MOST_NS: u64 = 200_000;
-/// Coalescer that was in vain rests for so many times what it has waited, and so long at least, ns.
+/// Coalescing that was in vain rests for this many times the time it has waited, and for at least
+/// `REST_MIN_NS`.
 const REST: u64 = 64;
 const REST_MIN_NS: u64 = 20_000_000;
 
-/// The calling thread's.
+/// The state of the calling thread, a handler.
 pub(crate) struct Coalescer {
-    /// What it has without us; `None` if it may not have another.
+    /// The nice value that it has without us; `None` if it may not have another.
     own_nice: Option<i32>,
-    /// The thread's schedstat; -1 without one, and then there is no coalescer.
+    /// The thread's schedstat; -1 without one, and then faults are not coalesced.
     times: Fd,
     judge: Judge,
 }
 
-/// Decides. It is told the time and how long the thread has waited for a processor so far, in ns.
+/// Decides whether the handler is patient. It is given the time and how long the thread has waited
+/// for a processor so far, in ns.
 struct Judge {
     patient: bool,
     reads: u32,
@@ -50,18 +52,18 @@ struct Judge {
 }
 
 impl Coalescer {
-    /// For the calling thread, a handler, whose priority it raises where it may.
+    /// The state for the calling thread, a handler, whose priority it raises where it may.
     pub fn new() -> Coalescer {
-        // Of a thread in the background that starts us, the program's.
+        // If a thread in the background starts us, the program's value.
         let own_nice = sys::nice_of_thread().min(sys::nice_of_program());
         let own_nice = sys::set_thread_nice(RAISED).then_some(own_nice);
         let times = sys::open("/proc/thread-self/schedstat\0", libc::O_RDONLY, 0).unwrap_or(-1);
         Coalescer { own_nice, times, judge: Judge::new() }
     }
 
-    /// The thread has served what a read found: so many pages. Neither a page for which a second
-    /// thread waits counts, nor one of a stream: what is gathered of those saves nothing,
-    /// and streams want to be restored ahead of before they go on.
+    /// Records that the thread has served a read that found `pages` pages. Neither a page for which
+    /// a second thread waits counts, nor one of a stream. Gathering those saves nothing, and
+    /// streams are to be restored ahead of before they go on.
     pub fn read(&mut self, pages: usize) {
         let Some(own_nice) = self.own_nice else { return };
         let times = self.times;
@@ -74,8 +76,8 @@ impl Coalescer {
             )
         };
         let became = match self.judge.read(pages as u32, look) {
-            // Whoever may not come back stays. Only going down and up again tells: one that is as
-            // it was is never refused.
+            // A thread that may not raise its priority again keeps it. Only lowering and raising it
+            // shows that: setting it unchanged is never refused.
             Some(true) => {
                 sys::set_thread_nice(RAISED + 1)
                     && sys::set_thread_nice(RAISED)
@@ -85,7 +87,7 @@ impl Coalescer {
             None => true,
         };
         if !became {
-            // The program has given up the right to it: as it is, it stays.
+            // The program has given up the right to change it: it stays unchanged.
             self.own_nice = None;
         }
     }
@@ -96,8 +98,8 @@ impl Judge {
         Judge { patient: false, reads: 0, pages: 0, waited_ns: None, rest_until_ns: 0 }
     }
 
-    /// After a read that found so many pages. `look` gives the time and, if that is known, the time
-    /// waited. What the thread is to be from now on, if that is another thing than before.
+    /// Judges a read that found `pages` pages. `look` gives the time and, if that is known, the
+    /// time waited. Returns whether the thread is to be patient from now on, if that changes.
     fn read(&mut self, pages: u32, look: impl FnOnce() -> (u64, Option<u64>)) -> Option<bool> {
         self.reads += 1;
         self.pages += pages;
@@ -192,7 +194,7 @@ mod tests {
         let share = life.live(100, 1, 10_000);
         let lost_ns = f64::from(life.patient_reads) * 10_000.0;
         assert!(share > 0.0 && lost_ns < 0.02 * 100e9, "{share}");
-        // And is there again soon after others have come.
+        // And it is patient again soon after others have come.
         assert!(life.live(1, 2, 100_000) > 0.8);
     }
 

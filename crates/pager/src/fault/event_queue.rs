@@ -7,27 +7,27 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering::*};
 use terrace_os::Message;
 
-/// Messages of one userfaultfd that wait to be served, at most; further ones stay in the kernel. A
-/// reader must not allocate: while the program forks, the allocator's lock is taken.
+/// The most messages of one userfaultfd that wait to be served; further ones stay in the kernel. A
+/// reader must not allocate: while the program forks, the allocator's lock is held.
 pub(super) const QUEUED: usize = 2048 + MESSAGES;
 
-/// Ranges to be forgotten, at most; of further ones the stored pages stay until something is mapped
+/// The most ranges to be forgotten. The stored pages of further ones stay until something is mapped
 /// there.
 pub(super) const UNMAPPED: usize = 1024;
 
-/// Memory calls of the program's that are under way at a time, at most; further ones wait.
+/// The most memory calls of the program's that are in progress at a time; further ones wait.
 pub(super) const ANNOUNCED: usize = 64;
 
-/// State of all this.
+/// Messages, announced memory calls and ranges to be forgotten.
 #[derive(Default)]
 pub(crate) struct Events {
     pub(super) queues: [Queue; SHARDS_MAX],
     pub(super) announced: Announced,
-    /// The kernel tells of memory calls.
+    /// The kernel reports memory calls.
     pub(super) told: AtomicBool,
     /// The program makes memory calls past the C library.
     pub(super) past_us: AtomicBool,
-    /// What was unmapped so, and is to be forgotten.
+    /// Ranges that were unmapped so, and are to be forgotten.
     pub(crate) unmapped: Lock<Vec<(usize, usize)>>,
 }
 
@@ -42,7 +42,7 @@ pub(super) struct Queue {
 /// Ranges on which threads of the program make memory calls that keep page states themselves.
 pub(super) struct Announced(pub(super) [Slot; ANNOUNCED]);
 
-/// One of them. What it held last stays readable until it is used again.
+/// One announced range. The range that it held last stays readable until it is used again.
 #[derive(Default)]
 pub(super) struct Slot {
     pub(super) busy: AtomicBool,
@@ -72,10 +72,9 @@ impl Slot {
 }
 
 impl Events {
-    /// In a forked child: nobody else is there.
+    /// Resets everything in a forked child, which has no other threads.
     ///
-    /// # Safety
-    /// As for [`Lock::reset_after_fork`].
+    /// # Safety As for [`Lock::reset_after_fork`].
     pub unsafe fn reset_after_fork(&self) {
         // SAFETY: the caller's promise.
         unsafe {
@@ -86,7 +85,7 @@ impl Events {
         self.announced.0.iter().for_each(|slot| slot.busy.store(false, Relaxed));
     }
 
-    /// The kernel tells of memory calls from now on, or not.
+    /// Sets whether the kernel reports memory calls from now on.
     pub fn set_told(&self, told: bool) {
         self.told.store(told, Release);
     }
@@ -101,9 +100,9 @@ impl Events {
         self.announced.0.iter().any(|slot| slot.busy.load(Acquire) && slot.holds(start, end))
     }
 
-    /// Whether a range was announced of late. A call may be over, and no longer announced, before
-    /// its event is served: that does no harm, as whatever came into the range since came by a
-    /// fault, which is served after the event.
+    /// Whether a range was announced recently. A call may be over, and no longer announced, before
+    /// its event is served. That does no harm: a page that has been mapped in the range since came
+    /// by a fault, which is served after the event.
     pub(super) fn was_announced(&self, start: usize, end: usize) -> bool {
         self.announced.0.iter().any(|slot| slot.holds(start, end))
     }

@@ -1,22 +1,22 @@
-//! What the kernel tells of memory calls: a range was discarded, unmapped or moved.
+//! What the kernel reports of memory calls: a range was discarded, unmapped or moved.
 //!
 //! Calls that the program makes by the C library's names are announced by the interposed functions,
-//! which keep page states themselves. Calls made otherwise (by an instruction of the program's own,
-//! as Go's runtime does; by a process that shares the memory) are told by the userfaultfd alone.
-//! The caller waits in the kernel until its event has been read; then:
+//! which keep page states themselves. Other calls are reported by the userfaultfd alone: those by a
+//! system call instruction of the program's own, as in Go's runtime, or by a process that shares
+//! the memory. The caller waits in the kernel until its event has been read; then:
 //!
-//! - *discarded* (MADV_DONTNEED, MADV_FREE): the event comes before the kernel takes the pages.
-//!   What is stored of them goes, and what is resident is marked as given up: it is not moved out
-//!   again before it has faulted once, for it may be taken at any time.
-//! - *moved* (mremap): what is stored is put in place at the new address at once.
-//! - *unmapped*: what is stored is nobody's. The mover drops it, unless something is registered
-//!   there again.
+//! - *discarded* (MADV_DONTNEED, MADV_FREE): the event comes before the kernel frees the pages. The
+//!   stored pages are dropped, and resident ones are marked as given up. Such a page is not evicted
+//!   again before it has faulted once, because it may be freed at any time.
+//! - *moved* (mremap): the stored pages are put in place at the new address at once.
+//! - *unmapped*: the stored pages have no owner. The mover drops them, unless something is
+//!   registered there again.
 //!
-//! A userfaultfd's one reader must not wait in a way that keeps it from reading: while an event is
-//! pending, the kernel refuses to fill pages of that userfaultfd (EAGAIN), for everybody. So
-//! wherever the reader waits it goes on reading, into a queue, and looks there whether the page
-//! that it is about to fill has been discarded or moved meanwhile. Nobody but the reader knows that
-//! in time: once a program makes such calls, whoever else wants a page back touches it.
+//! A userfaultfd's one reader must not wait in a way that keeps it from reading. While an event is
+//! pending, the kernel refuses to fill pages of that userfaultfd (EAGAIN), for every thread. So
+//! wherever the reader waits it goes on reading, into a queue. It checks there whether the page
+//! that it is about to fill has been discarded or moved meanwhile. No other thread knows that in
+//! time. Once a program makes such calls, any other thread that needs a page restored touches it.
 
 use crate::fault::buffers::Tools;
 use crate::fault::event_queue::Announcement;
@@ -29,19 +29,19 @@ use terrace_os::{self as sys, Event, Fd, PAGE};
 use terrace_tiers::Location;
 
 impl Mm {
-    /// Whether the calling process's memory calls are to be followed before they are made. What a
-    /// process does that only shares the memory is left to the kernel to tell, if it does.
+    /// Whether the calling process's memory calls are to be followed before they are made. Calls of
+    /// a process that only shares the memory are left to the kernel to report, if it does.
     pub fn serves_this_process(&self) -> bool {
         !self.faults.events.told.load(Acquire) || sys::is_program()
     }
 
-    /// A thread of the program is about to make a memory call on a range and keeps page states
-    /// itself.
+    /// Announces that a thread of the program is about to make a memory call on a range and keeps
+    /// page states itself.
     pub(crate) fn announce(&self, start: usize, end: usize) -> Announcement<'_> {
         loop {
             for slot in &self.faults.events.announced.0 {
                 if slot.busy.compare_exchange(false, true, AcqRel, Relaxed).is_ok() {
-                    // Never a range of both, half changed: of nothing meanwhile.
+                    // Never a mixture of the old and the new range: empty meanwhile.
                     slot.end.store(0, Release);
                     slot.start.store(start, Release);
                     slot.end.store(end, Release);
@@ -60,7 +60,7 @@ impl Mm {
         }
     }
 
-    /// Serves an event. `uffd` is whose.
+    /// Serves an event of `uffd`.
     pub(crate) fn handle_event(&self, uffd: Fd, event: Event, tools: &mut Tools) {
         let (start, end) = match event {
             Event::Removed { start, end } | Event::Unmapped { start, end } => (start, end),
@@ -77,7 +77,8 @@ impl Mm {
             Event::Removed { .. } => self.give_up_pages(uffd, start, end),
             Event::Moved { to, .. } => {
                 self.bring_to_new_address(uffd, (start, end), to, tools);
-                // There it is the program's own, and inherited as it was before it was registered.
+                // In the child the memory is the program's own, and inherited as it was before it
+                // was registered.
                 if self.ranges.lock().at(start).is_none_or(|attributes| !attributes.absent_in_child)
                 {
                     sys::give_to_children(to, end - start);
@@ -88,7 +89,7 @@ impl Mm {
         }
     }
 
-    /// The kernel is about to discard `start..end`.
+    /// Handles that the kernel is about to discard `start..end`.
     fn give_up_pages(&self, uffd: Fd, start: usize, end: usize) {
         self.settled_pages(uffd, start, end, |entry, address, found| match found.state() {
             Some(State::Resident) => {
@@ -102,7 +103,7 @@ impl Mm {
                 self.drop_copy(entry, address, found.off_probation());
                 false
             }
-            // The mover finds the word changed and lets the slot go.
+            // The mover finds the word changed and releases the slot.
             Some(State::Staged) => {
                 entry.word(address).transition(found, Snapshot(0).given_up()).is_ok()
             }
@@ -110,7 +111,7 @@ impl Mm {
         });
     }
 
-    /// The kernel has moved `start..end` to `to`.
+    /// Handles that the kernel has moved `start..end` to `to`.
     fn bring_to_new_address(
         &self,
         uffd: Fd,
@@ -118,7 +119,7 @@ impl Mm {
         to: usize,
         tools: &mut Tools,
     ) {
-        // What a mapping that was there before has left.
+        // What an earlier mapping there has left.
         self.settled_pages(uffd, to, to + (end - start), |entry, address, found| {
             match found.state() {
                 Some(State::Evicted) => self.drop_evicted(entry, address),
@@ -136,7 +137,7 @@ impl Mm {
             }
             Some(State::Staged) => {
                 let claim = found.with(State::Restoring, found.payload());
-                // Claimed, the mover leaves the slot as it is until the page has its copy.
+                // While the page is claimed, the mover keeps the slot until the page has its copy.
                 if entry.word(address).transition(found, claim).is_err() {
                     return false;
                 }
@@ -156,7 +157,7 @@ impl Mm {
         });
     }
 
-    /// Puts the evicted page of `address` in place at `to`. False if it is not evicted any more.
+    /// Puts the evicted page of `address` in place at `to`. False if it is no longer evicted.
     fn bring_evicted(
         &self,
         uffd: Fd,
@@ -192,8 +193,8 @@ impl Mm {
         true
     }
 
-    /// Calls `each` for every page of a range, again as long as it says false, and only while
-    /// nobody else has claimed the page.
+    /// Calls `each` for every page of a range, and again as long as it returns false. It does so
+    /// only while no other thread has claimed the page.
     fn settled_pages(
         &self,
         uffd: Fd,
@@ -211,8 +212,8 @@ impl Mm {
                     let done = match found.state() {
                         // A fork is under way, and nothing changes.
                         _ if entered == GateEntry::CopyOnly => false,
-                        // By a call of the program's that settles it, and that waits for us to
-                        // read.
+                        // Claimed by a call of the program's that settles it, and that waits for us
+                        // to read.
                         Some(State::Restoring)
                             if self.faults.events.is_announced(address, address + PAGE) =>
                         {
@@ -231,7 +232,7 @@ impl Mm {
         }
     }
 
-    /// A range is managed anew, and what was there before has been forgotten.
+    /// Records that a range is managed anew, and that the pages there before are forgotten.
     pub(crate) fn is_mapped_again(&self, start: usize, end: usize) {
         self.faults.events.unmapped.lock().retain(|(from, to)| *to <= start || end <= *from);
     }

@@ -1,57 +1,57 @@
-//! What a fault costs the program besides its service: the way to the handler and back, with the
-//! wake-up of both.
+//! What a fault costs the program besides its service: reaching the handler and returning, with
+//! both wake-ups.
 //!
-//! No clock of ours sees it, because it passes while nobody of ours runs. But between two faults of
-//! the program's first thread all time that the thread neither runs nor waits for a CPU is that:
-//! from the end of one fault's service to the beginning of the next one's. The kernel tells how
-//! long the thread ran and waited for a CPU. A program may also sleep by itself, which
-//! makes some of these times longer; so a low quantile of them is what is believed, and their
-//! mean where the thread is seen not to: then it gives up the CPU once for each fault.
-//! Other threads' faults are taken to cost the same. How long the thread waits for a CPU that
-//! Terrace has is counted by [`crate::first_thread`].
+//! No clock of ours measures it, because it passes while no pager thread runs. But between two
+//! faults of the program's first thread, all time that the thread neither runs nor waits for a CPU
+//! is that cost. It is the time from the end of one fault's service to the beginning of the next
+//! one's. The kernel reports how long the thread ran and waited for a CPU. A program may also sleep
+//! by itself, which makes some of these times longer. So a low quantile of them is used, or their
+//! mean where the thread is seen not to sleep. Then it gives up the CPU once for each fault. Other
+//! threads' faults are taken to cost the same. [`crate::first_thread`] counts how long the thread
+//! waits for a CPU that Terrace uses.
 //!
-//! The thread also takes CPU time for a fault: the exception, two switches, and caches that it
-//! finds cold. That is no more than what it takes between two faults that follow each other
-//! closely, of which the median tells.
+//! The thread also takes CPU time for a fault: the exception, two switches, and cold caches. That
+//! is no more than what it takes between two faults that follow each other closely, of which the
+//! median is used.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use terrace_os::{self as sys, Fd};
 
-/// What a fault costs on one CPU until it has been measured, beside CPU time, ns: wake-up and two
+/// What a fault costs on one CPU until it has been measured, besides CPU time, ns: wake-up and two
 /// switches. Across CPUs it is more.
 const WAITS_NS: u64 = 4_000;
-/// The CPU time that a fault takes of a thread, ns, unless less is measured. Perl, python3, sqlite
-/// and sort at three fifths of their memory took 8 to 22 µs a fault more than alone, on an AMD EPYC
-/// in a virtual machine; so this is the least of them.
+/// The CPU time that a fault takes from a thread, ns, unless less is measured. Perl, python3,
+/// sqlite and sort at three fifths of their memory took 8 to 22 µs a fault more than alone. That
+/// was on an AMD EPYC in a virtual machine; this is the least of them.
 const OWN_CPU_NS: u64 = 8_000;
-/// One fault in so many is measured.
+/// One fault in this many is measured.
 const EACH: u32 = 8;
-/// What is longer was sleep of the program's own, ns.
+/// Longer times are sleep of the program's own, ns.
 const LONGEST_NS: u64 = 1_000_000;
-/// One sample moves what is believed by this share of it at most.
+/// One sample moves the estimate by at most one part in this many.
 const STEP: u64 = 32;
-/// Longer waits than so many times the low quantile count as that in the mean.
+/// Waits longer than this many times the low quantile count as that in the mean.
 const TAIL: u64 = 16;
-/// One sample's weight in the mean.
+/// One sample has a weight of one in this many in the mean.
 const WEIGHT: u64 = 64;
 /// The unit of faults found by a read.
 const READ_PARTS: u64 = 1 << 12;
-/// From so many faults on it is judged whether the program sleeps by itself; it does if it gives up
-/// the CPU so much more often than it faults, percent.
+/// Faults from which on it is judged whether the program sleeps by itself. It does if it gives up
+/// the CPU at least `SLEEPS_FROM` percent as often as it faults.
 const JUDGED_FROM: u64 = 64;
 const SLEEPS_FROM: u64 = 125;
 
-/// Part of the time for which one call takes `pages` out of page tables that the program loses by
-/// it, ns. The call took `call_ns`.
+/// Time that the program loses by a call that takes `pages` out of page tables, ns. The call took
+/// `call_ns`.
 ///
-/// Each CPU that runs the program must forget the pages: it is interrupted, and the call waits for
-/// it. What the call takes where nobody is to be interrupted is known; of the rest the interrupted
-/// CPU loses two thirds. (A loop on the other CPU lost 7.5 to 10 us to each of 50,000 calls of 12.5
-/// us, of which 2 us are the call's own: AMD EPYC in a virtual machine, Linux 6.18.)
+/// Each CPU that runs the program must flush the pages from its TLB: it is interrupted, and the
+/// call waits for it. The call's time without interrupts is known; of the rest the interrupted CPU
+/// loses two thirds. (A loop on the other CPU lost 7.5 to 10 us to each of 50,000 calls of 12.5 us.
+/// Of those, 2 us are the call's own: AMD EPYC in a virtual machine, Linux 6.18.)
 pub(crate) fn interruption_ns(call_ns: u64, pages: u64) -> u64 {
     const CALL_NS: u64 = 1_500;
     const PAGE_NS: u64 = 500;
-    /// A caller that was preempted meanwhile interrupts nobody.
+    /// The excess of a caller that was preempted meanwhile is no interruption.
     const LONGEST_NS: u64 = 30_000;
     call_ns.saturating_sub(CALL_NS + PAGE_NS * pages).min(LONGEST_NS) * 2 / 3
 }
@@ -85,7 +85,7 @@ impl Quantile {
     }
 }
 
-/// What is believed, of all handlers.
+/// The estimates, shared by all handlers.
 pub(crate) struct FaultCost {
     waits: Quantile,
     mean_waits_ns: AtomicU64,
@@ -93,9 +93,9 @@ pub(crate) struct FaultCost {
     sleeps: AtomicBool,
     /// Faults of the program's first thread.
     faults: AtomicU64,
-    /// Faults that a read finds, on average of late, times [`READ_PARTS`].
+    /// Recent average of faults that a read finds, times [`READ_PARTS`].
     found: AtomicU64,
-    /// What bringing a page back from the kernel's swap takes; 0: not measured yet.
+    /// Time to swap in a page from the kernel's swap; 0 if not measured yet.
     swap_ns: AtomicU64,
 }
 
@@ -122,12 +122,12 @@ impl FaultCost {
         self.swap_ns.load(Relaxed).max(LEAST_NS) + OWN_CPU_NS
     }
 
-    /// What bringing one back takes.
+    /// Records the measured time to swap in a page.
     pub fn measured_swap(&self, ns: u64) {
         self.swap_ns.store(ns, Relaxed);
     }
 
-    /// A read found so many faults, one at least.
+    /// Records that a read found `faults` faults, at least one.
     pub fn read(&self, faults: u64) {
         let found = self.found.load(Relaxed);
         self.found.store(found - found / WEIGHT + faults * READ_PARTS / WEIGHT, Relaxed);
@@ -139,13 +139,13 @@ impl FaultCost {
         service_ns * (self.found.load(Relaxed) + READ_PARTS) / (2 * READ_PARTS)
     }
 
-    /// The overhead of one fault beside its service, ns.
+    /// The overhead of one fault besides its service, ns.
     pub fn overhead_ns(&self) -> u64 {
         let (waited_ns, ran_ns) = self.overhead_parts_ns();
         waited_ns + ran_ns
     }
 
-    /// What that is made of: waiting, and the thread's own CPU time.
+    /// The parts of the overhead, ns: waiting, and the thread's own CPU time.
     pub fn overhead_parts_ns(&self) -> (u64, u64) {
         let waits = match self.sleeps() {
             true => self.waits.ns(),
@@ -154,7 +154,7 @@ impl FaultCost {
         (waits, self.own_cpu.ns().min(OWN_CPU_NS))
     }
 
-    /// The time between two faults of one thread: asleep and with a CPU.
+    /// Learns from the time between two faults of one thread: asleep and with a CPU.
     fn learn(&self, waited_ns: u64, ran_ns: u64) {
         self.own_cpu.learn(ran_ns);
         if waited_ns >= LONGEST_NS {
@@ -172,7 +172,7 @@ impl FaultCost {
         self.sleeps.load(Relaxed)
     }
 
-    /// What counts as the longest wait, ns.
+    /// The longest wait that counts in full, ns.
     pub fn longest_wait_ns(&self) -> u64 {
         self.waits.ns() * TAIL
     }
@@ -182,8 +182,8 @@ impl FaultCost {
         self.faults.load(Relaxed)
     }
 
-    /// Judges whether the program sleeps by itself, by how often its first thread has given up
-    /// the CPU so far. `then`: that and the faults when it was judged last.
+    /// Judges whether the program sleeps by itself, by how often its first thread has given up the
+    /// CPU so far. `then` holds that count and the faults when it was judged last.
     pub fn judge_sleep(&self, given_up: u64, then: &mut (u64, u64)) {
         let faults = self.faults();
         let faulted = faults - then.1;
@@ -195,14 +195,14 @@ impl FaultCost {
     }
 }
 
-/// One handler's. Only faults of the program's first thread are measured.
+/// The timing of one handler. Only faults of the program's first thread are measured.
 pub(crate) struct Timing {
-    /// /proc/PID/schedstat of the program: of its first thread. -1: there is none.
+    /// /proc/PID/schedstat of the program: of its first thread. -1 if there is none.
     times: Fd,
     faults: u32,
     /// The last fault served here, if it is measured.
     ended: Option<Ended>,
-    /// The fault under way, if it is.
+    /// The fault in service, if it is measured.
     begun: Option<Begun>,
 }
 
@@ -214,24 +214,24 @@ struct Begun {
     ready_ns: u64,
 }
 
-/// One whose service has ended.
+/// A fault whose service has ended.
 struct Ended {
     begun: Begun,
     at_ns: u64,
 }
 
 impl Timing {
-    /// That measures nothing.
+    /// A timing that measures nothing.
     pub fn new() -> Timing {
         Timing { times: -1, faults: 0, ended: None, begun: None }
     }
 
-    /// For a handler that is not confined yet: it opens a file.
+    /// The timing for a handler that is not confined yet, because it opens a file.
     pub fn of_program() -> Timing {
         Timing { times: sys::open_of_program("schedstat").unwrap_or(-1), ..Timing::new() }
     }
 
-    /// The service of a fault begins; the thread that faulted does not run.
+    /// Records that the service of a fault begins; the thread that faulted does not run.
     pub fn begin(&mut self, cost: &FaultCost, thread: i32, start_ns: u64) {
         if thread != sys::program_id() {
             return;
@@ -254,7 +254,7 @@ impl Timing {
         }
     }
 
-    /// It ends.
+    /// Records that the service of the fault ends.
     pub fn end(&mut self, end_ns: u64) {
         if let Some(begun) = self.begun.take() {
             self.ended = Some(Ended { begun, at_ns: end_ns });

@@ -1,25 +1,25 @@
-//! A handler runs on the CPU of the thread whose pages it restores, where one thread faults at a
+//! Keeps a handler on the CPU of the thread whose pages it restores, where one thread faults at a
 //! time.
 //!
 //! A thread that faults sleeps until its page is in place. A handler that sleeps on another CPU
-//! must be woken there, out of an idle state and in a virtual machine by way of the host, and then
-//! wakes the thread in the same way: several times what the page itself costs. On the thread's own
+//! must be woken there, out of an idle state and in a virtual machine by way of the host. It then
+//! wakes the thread in the same way: several times the cost of the page itself. On the thread's own
 //! CPU, which is free while the thread sleeps, both are plain switches.
 //!
-//! Where a thread runs stands in its rseq area, which the C library registers with the kernel
-//! (glibc 2.35; Linux, `include/uapi/linux/rseq.h`, `cpu_id`). Threads are known from
-//! `pthread_create`. Where several threads fault at a time the scheduler places the handler, as it
-//! does where nothing is known of a thread, and where the program's CPUs are not allowed to it.
+//! A thread's CPU is in its rseq area, which the C library registers with the kernel (glibc 2.35;
+//! Linux, `include/uapi/linux/rseq.h`, `cpu_id`). Threads are known from `pthread_create`. The
+//! scheduler places the handler where several threads fault at a time, where nothing is known of a
+//! thread, and where the handler may not use the program's CPUs.
 
 use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering::*};
 use terrace_os::{self as sys, CpuMask};
 
 /// Threads that are known at a time; further ones take the places of the oldest.
 const KNOWN: usize = 256;
-/// Reads one after the other that must have found a single fault of the same thread before its CPU
-/// is looked at, and before it is looked at again: a look is a system call.
+/// Consecutive reads that must have found a single fault of the same thread before its CPU is
+/// looked up, and before it is looked up again. A look-up is a system call.
 const STEADY: u32 = 8;
-/// A window of this many looks, and how often the thread may be found on another CPU in it. Each
+/// A window of this many look-ups, and how often the thread may be found on another CPU in it. Each
 /// move of the handler costs a few µs.
 const WINDOW: u32 = 64;
 const MOVES_MOST: u32 = 16;
@@ -27,12 +27,13 @@ const MOVES_MOST: u32 = 16;
 /// often.
 const REST: u32 = 4096;
 
-/// Where the C library keeps what it knows of the program's threads.
+/// Where the C library keeps its data on the program's threads.
 pub(crate) struct Threads {
-    /// Thread pointers, or 0. What they point to may be gone.
+    /// Thread pointers, or 0. The memory they point to may be gone.
     pointers: [AtomicUsize; KNOWN],
     next: AtomicUsize,
-    /// From a thread pointer to the thread's id, and to its rseq area; 0 where that is not known.
+    /// Offset from a thread pointer to the thread's id, and to its rseq area; 0 where that is not
+    /// known.
     tid_offset: AtomicIsize,
     rseq_offset: AtomicIsize,
 }
@@ -49,12 +50,12 @@ impl Default for Threads {
 }
 
 impl Threads {
-    /// Learns from the calling thread of the program, whose id is at `tid_address`, where such
-    /// things are; and of the main thread, whose id is at `main_tid`, or 0.
+    /// Learns the offsets from the calling thread of the program, whose id is at `tid_address`.
+    /// Adds the main thread too, whose id is at `main_tid`, or 0.
     pub fn learn(&self, tid_address: usize, main_tid: usize) {
         let offset = tid_address.wrapping_sub(sys::thread_pointer());
         // Only once: the loader's tables are in the program's heap, and in a forked child may be
-        // out at this moment.
+        // evicted at this moment.
         if self.tid_offset.swap(offset as isize, Relaxed) == 0 {
             self.rseq_offset.store(sys::rseq_offset().unwrap_or(0), Relaxed);
         }
@@ -64,7 +65,7 @@ impl Threads {
         }
     }
 
-    /// A thread of the program's, by its thread pointer.
+    /// Adds a thread of the program's by its thread pointer.
     pub fn add(&self, pointer: usize) {
         if self.pointers.iter().all(|known| known.load(Relaxed) != pointer) {
             self.pointers[self.next.fetch_add(1, Relaxed) % KNOWN].store(pointer, Relaxed);
@@ -91,7 +92,7 @@ impl Threads {
 
     /// The CPU that the thread with this thread pointer was on last.
     fn cpu(&self, pointer: usize) -> Option<u32> {
-        /// Behind `cpu_id_start`.
+        /// It follows `cpu_id_start`.
         const CPU_ID: usize = 4;
         let mut cpu = [0u8; 4];
         let read = sys::peek(
@@ -103,25 +104,25 @@ impl Threads {
     }
 }
 
-/// One handler's.
+/// The state of one handler.
 pub(crate) struct Follower {
     /// The CPUs it may run on when it follows no thread; `None` if it may not choose.
     own: Option<CpuMask>,
-    /// Where it has gone.
+    /// The CPU that it has moved to.
     at: Option<u32>,
     /// The id of the thread that faulted last, and its thread pointer, or 0 if that is not known.
     tid: i32,
     pointer: usize,
-    /// Reads in a row with one fault of that thread, since its CPU was looked at.
+    /// Reads in a row with one fault of that thread, since its CPU was looked up.
     steady: u32,
-    /// Since the window began, and moves in it.
+    /// Look-ups since the window began, and moves in it.
     looks: u32,
     moves: u32,
     rest: u32,
 }
 
 impl Follower {
-    /// For the calling thread.
+    /// The state for the calling thread.
     pub fn new() -> Follower {
         Follower {
             own: sys::own_cpus(),
@@ -135,7 +136,8 @@ impl Follower {
         }
     }
 
-    /// The handler has served a read with so many faults, the last of the thread `tid`.
+    /// Records that the handler has served a read with `faults` faults, the last of the thread
+    /// `tid`.
     pub fn served(&mut self, threads: &Threads, faults: usize, tid: i32) {
         let Some(own) = self.own else { return };
         if faults == 0 || !threads.are_known() {

@@ -1,4 +1,4 @@
-//! Faults: how a page comes back, and what is brought back before it is missed.
+//! Faults: how a page is restored, and which pages are restored before they are touched.
 
 pub(crate) mod ahead;
 pub(crate) mod buffers;

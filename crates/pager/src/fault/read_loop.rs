@@ -9,20 +9,20 @@ use crate::fault::restore::Outcome;
 use crate::pages::lock::Entry as GateEntry;
 use crate::pages::mm::Mm;
 use crate::pages::shards::SHARDS_MAX;
-use crate::trace::{FaultStep, Laps};
+use crate::trace::{FaultStep, StepTimer};
 use std::sync::atomic::Ordering::*;
 use std::time::Duration;
 use terrace_os::{self as sys, Errno, Event, Fd, Message, PAGE};
 
-/// Looks at a page that somebody else is at before its fault is put off. Nearly all are done by
-/// then.
+/// Attempts at a page that another thread has claimed before its fault is put off. Nearly all are
+/// done by then.
 const BUSY_TRIES: u32 = 100;
-/// Longest wait for room before a page is restored all the same.
+/// Longest wait for room before a page is restored anyway.
 const ROOM_WAIT: Duration = Duration::from_millis(5);
 
 impl Mm {
-    /// Waits for messages and serves them; and then, if it is to, restores ahead of faults. False
-    /// if this thread is to end.
+    /// Waits for messages and serves them. Then, if asked to, restores ahead of faults. False if
+    /// this thread is to end.
     pub(crate) fn handle_some(
         &self,
         uffd: Fd,
@@ -56,8 +56,8 @@ impl Mm {
                             continue;
                         }
                         if tools.served.contains(&address) {
-                            // Served for another thread just now, which woke this one too. Should
-                            // it not have: who wakes looks again.
+                            // Served for another thread just now, which woke this one too. If it
+                            // did not, the woken thread checks again.
                             sys::uffd_wake(uffd, address, PAGE);
                             continue;
                         }
@@ -82,12 +82,12 @@ impl Mm {
                 }
             }
             Err(Errno::EAGAIN | Errno::EINTR) => {}
-            // A closed userfaultfd lets go of its ranges, and what is out would read as zeros.
+            // A closed userfaultfd releases its ranges, and evicted pages would read as zeros.
             Err(Errno::EBADF) if self.table_has_evicted() => {
                 self.end_program("a userfaultfd was closed, so evicted pages would read as zeros")
             }
             Err(e) => {
-                // Who waits for a page of this shard waits until reading works again.
+                // A thread that waits for a page of this shard waits until reading works again.
                 self.freeze(&format!("reading a userfaultfd failed ({e})"));
                 sys::sleep(Duration::from_millis(100));
             }
@@ -99,15 +99,15 @@ impl Mm {
         let start_ns = sys::now_ns();
         tools.timing.begin(&self.faults.cost, thread, start_ns);
         if self.trace.is_on() {
-            tools.laps.begin(start_ns);
+            tools.timer.begin(start_ns);
         }
         self.wait_for_room(PAGE as u64, ROOM_WAIT);
-        tools.laps.lap(FaultStep::Room);
+        tools.timer.mark(FaultStep::Room);
         let mut tries = 1;
         while self.try_fault(uffd, address, write, tools, start_ns) == Outcome::Busy {
             if tries == BUSY_TRIES {
-                // Whoever is at it may need this very thread first (a discard, for a page of its
-                // own stack). So the thread that waits looks again: its fault comes
+                // The thread that has claimed it may need this very thread first (a discard, for a
+                // page of its own stack). So the thread that waits retries: its fault is queued
                 // behind the others'.
                 sys::uffd_wake(uffd, address, PAGE);
                 break;
@@ -115,14 +115,14 @@ impl Mm {
             tries += 1;
             sys::yield_now();
         }
-        tools.laps = Laps::default();
+        tools.timer = StepTimer::default();
         let end_ns = sys::now_ns();
         tools.timing.end(end_ns);
         let (waited_ns, ran_ns) = self.faults.cost.overhead_parts_ns();
         self.account.add_stall(end_ns - start_ns + waited_ns, ran_ns);
     }
 
-    /// One attempt at a fault that was taken at `start_ns`.
+    /// Makes one attempt at a fault that was taken at `start_ns`.
     pub(crate) fn try_fault(
         &self,
         uffd: Fd,
@@ -139,7 +139,7 @@ impl Mm {
     }
 }
 
-/// What is read waits in a queue: more is read while a page is filled.
+/// Messages that are read wait in a queue: more are read while a page is filled.
 impl Mm {
     pub(super) fn queue_of(&self, uffd: Fd) -> Option<&Queue> {
         let shards = self.descriptors.shards.load(Acquire).min(SHARDS_MAX);
@@ -149,7 +149,7 @@ impl Mm {
         Some(&self.faults.events.queues[shard])
     }
 
-    /// The calling thread is the one that reads this userfaultfd.
+    /// Makes the calling thread the reader of this userfaultfd.
     pub(crate) fn become_reader(&self, shard: usize) {
         let queue = &self.faults.events.queues[shard];
         queue.messages.lock().reserve(QUEUED);
@@ -157,7 +157,7 @@ impl Mm {
         queue.reader.store(sys::thread_id(), Release);
     }
 
-    /// Adds what was read to the queue.
+    /// Adds the messages that were read to the queue.
     fn queue_messages(&self, uffd: Fd, messages: &[Message]) {
         if let Some(queue) = self.queue_of(uffd) {
             queue.messages.lock().extend(messages);
@@ -174,8 +174,8 @@ impl Mm {
         self.queue_of(uffd)?.messages.lock().pop_front()
     }
 
-    /// Lets a moment pass while somebody else has to do something. The reader of `uffd` reads
-    /// meanwhile: who is waited for may be waiting for that.
+    /// Waits briefly while another thread has to do something. The reader of `uffd` reads
+    /// meanwhile: the other thread may be waiting for that.
     pub(crate) fn wait_a_moment(&self, uffd: Fd) {
         if let Some(queue) =
             self.queue_of(uffd).filter(|queue| queue.reader.load(Acquire) == sys::thread_id())

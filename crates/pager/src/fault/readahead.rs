@@ -1,14 +1,14 @@
-//! Bringing back pages before they are touched, ahead of a stream of faults ([`crate::fault::streams`]).
+//! Restores pages before they are touched, ahead of a stream of faults ([`crate::fault::streams`]).
 //!
-//! The page that was asked for comes first. What follows is done in steps, and between them it is
-//! looked whether somebody waits for another page. Nothing is restored ahead beyond the budget,
-//! during a fork, or out of files (a read costs more than the wake-up that is saved), and
-//! a page that cannot be had stays where it is: nobody asked for it.
+//! The page that faulted is restored first. What follows is done in steps, with a check between
+//! them for a thread that waits for another page. Nothing is restored ahead beyond the budget,
+//! during a fork, or from files (a read costs more than the wake-up that is saved). A page that
+//! cannot be restored stays evicted: no thread asked for it.
 //!
-//! To the policy such a page is one that came back late: it goes on probation, for nobody has
-//! touched it yet, and its count of returns stays as it is. Whether it is then touched cannot be
-//! seen, and a stream seldom comes back soon. Its region is told of a return only when the stream's
-//! next fault proves that it was wanted.
+//! The policy treats such a page as one that refaulted late. It goes on probation, because no
+//! thread has touched it yet, and its count of refaults is unchanged. Whether it is then touched
+//! cannot be seen, and a stream seldom returns soon. The refault is counted for its region only
+//! when the stream's next fault proves that it was wanted.
 
 use crate::fault::buffers::{MESSAGES, PageBuffer, Tools};
 use crate::fault::streams::Streams;
@@ -19,23 +19,23 @@ use crate::pages::word::{Snapshot, State};
 use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering::*;
 use terrace_os::{self as sys, Errno, Fd, Message, PAGE};
-use terrace_policy::victims::Return;
+use terrace_policy::victims::Refault;
 use terrace_tiers::{Location, PAGE_BYTES};
 
-/// Pages of one step: who waits for another page waits no longer than for these.
+/// Pages of one step: a thread that waits for another page waits no longer than for these.
 pub(crate) const STEP: usize = 4;
 
-/// What a handler restores ahead with.
+/// The state with which a handler restores ahead.
 pub(crate) struct ReadAhead {
     streams: Streams,
-    /// Those of the faults noted last.
+    /// The streams of the faults noted last.
     wanting: Vec<usize>,
     pub step: Step,
-    /// Whether it can be seen that somebody waits (Linux 6.10).
+    /// Whether waiting threads can be detected (Linux 6.10).
     looks: bool,
 }
 
-/// What a step is made with.
+/// The buffers for a step.
 pub(crate) struct Step {
     buffer: Box<[PageBuffer; STEP]>,
     claimed: Vec<Claimed>,
@@ -63,7 +63,8 @@ impl ReadAhead {
 }
 
 impl Mm {
-    /// A fault is about to be served. Returns whether there is something to restore ahead of it.
+    /// Notes a fault that is about to be served. Returns whether there is something to restore
+    /// ahead of it.
     pub(crate) fn note_fault(&self, address: usize, ahead: &mut ReadAhead) -> bool {
         if !self.settings.readahead {
             return false;
@@ -81,9 +82,9 @@ impl Mm {
         noted.wanting.is_some()
     }
 
-    /// Restores what the streams want whose faults were noted: a step for each, which saves more of
-    /// the handler's time than it takes, and the rest until somebody waits for another page.
-    /// Returns how many `messages` came.
+    /// Restores pages ahead of the streams whose faults were noted. Each gets one step, which saves
+    /// more of the handler's time than it takes. The rest follows until a thread waits for another
+    /// page. Returns how many `messages` came.
     pub(crate) fn read_ahead(
         &self,
         uffd: Fd,
@@ -110,7 +111,7 @@ impl Mm {
         0
     }
 
-    /// One step of one stream; false if there is nothing more to do, or not now.
+    /// Makes one step of one stream. False if there is nothing more to do, or not now.
     fn advance(
         &self,
         uffd: Fd,
@@ -125,9 +126,8 @@ impl Mm {
         streams.wanted(index).is_some()
     }
 
-    /// Restores up to [`STEP`] evicted pages of these, nearest first: up from the first, or down
-    /// from the last. Returns how far it came; `None` if there is nothing to restore, or not
-    /// now.
+    /// Restores up to [`STEP`] of these evicted pages, nearest first: up from the first, or down
+    /// from the last. Returns how far it got. `None` if there is nothing to restore, or not now.
     pub(crate) fn restore_step(
         &self,
         uffd: Fd,
@@ -184,7 +184,7 @@ impl Mm {
         front
     }
 
-    /// Whether the budget has room for a step, and nobody waits for room.
+    /// Whether the budget has room for a step, and no thread waits for room.
     fn has_room_ahead(&self) -> bool {
         let after = self.physical_bytes() + (STEP * PAGE) as u64;
         after <= self.account.budget_bytes.load(Relaxed) && self.mover.waiting.load(Relaxed) == 0
@@ -201,7 +201,7 @@ impl Mm {
             let source = buffer[run[0].place].0.as_ptr() as usize;
             self.fill_run(uffd, run[0].address, source, run.len());
         }
-        // What is read once leaves as it came.
+        // A page that is only read once is evicted unchanged.
         let keeps = self.keeps_copies();
         let mut store = entry.region.store.lock();
         for location in claimed.iter().map(|page| Location::from_bits(page.word.payload())) {
@@ -218,7 +218,7 @@ impl Mm {
         self.count_restored(entry, claimed.len());
         let now_ms = sys::now_ns() / 1_000_000;
         for page in claimed {
-            let back = Return { returns: page.word.returns(), probation: true };
+            let back = Refault { refaults: page.word.refaults(), probation: true };
             let copy = keeps.then(|| Location::from_bits(page.word.payload()));
             self.settle_back(entry, page.address, page.word, back, now_ms, copy);
         }

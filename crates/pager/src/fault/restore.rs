@@ -1,8 +1,8 @@
-//! Bringing a page back: claim its word, fill the page, give up the claim.
+//! Restores a page: claim its word, fill the page, give up the claim.
 //!
-//! Whoever does so waits for no thread of the program and for no fork (see
-//! [`crate::pages::lock::Gate`]), never touches managed memory, and frees the compressed bytes only
-//! after the page is in place.
+//! A thread that does so waits for no thread of the program and for no fork (see
+//! [`crate::pages::lock::Gate`]). It never touches managed memory, and frees the compressed bytes
+//! only after the page is in place.
 
 use crate::fault::buffers::{PageBuffer, Tools};
 use crate::pages::lock::Entry as GateEntry;
@@ -17,21 +17,21 @@ use terrace_os::{self as sys, Errno, Event, Fd, PAGE};
 use terrace_tiers::{Location, PAGE_BYTES, Page, ReadBuffer, RegionStore, Scratch, Tier};
 
 static ZEROS: PageBuffer = PageBuffer([0; PAGE_BYTES]);
-/// Between attempts to restore a page for which there is no memory.
+/// Wait between attempts to restore a page for which there is no memory.
 const MEMORY_WAIT: Duration = Duration::from_millis(2);
 /// How an attempt to restore a page ended.
 #[derive(PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// The page is in place, or its mapping is gone.
     Done,
-    /// Somebody else is at it; look again.
+    /// Another thread has claimed it; try again.
     Busy,
 }
 
 /// How filling a page ended.
 #[derive(PartialEq, Eq)]
 pub(crate) enum Fill {
-    /// In place: by us, or (present before) by somebody who had the right to.
+    /// In place: by us, or (present before) by a thread that had the right to.
     Present,
     /// The mapping is no longer there.
     Gone,
@@ -39,13 +39,13 @@ pub(crate) enum Fill {
 
 /// What happened to a page that is about to be filled.
 pub(crate) enum Change {
-    /// Nothing that is known.
+    /// No change is known.
     None,
-    /// It is zeros now.
+    /// The page is zeros now.
     Discarded,
     /// Its mapping is gone.
     Unmapped,
-    /// It is at another address now.
+    /// The page is at another address now.
     Moved(usize),
 }
 
@@ -57,7 +57,7 @@ impl Mm {
         loop {
             let (entry, inside) = self.gate.handler();
             if entry == GateEntry::CopyOnly {
-                // Somebody forks: nothing changes until that is over.
+                // A thread forks: nothing changes until that is over.
                 drop(inside);
                 sys::yield_now();
                 continue;
@@ -68,8 +68,8 @@ impl Mm {
             }
             if self.faults.events.past_us() && !std::mem::replace(&mut touched, true) {
                 // The program may discard the page at this moment, which only its handler knows in
-                // time: let that bring it. What is out all the same then is in
-                // place, in a forked child whose parent noted it.
+                // time: touch it so that the handler restores it. A page that is still evicted then
+                // is in place, in a forked child whose parent noted it.
                 drop(inside);
                 self.touch_page(address);
                 continue;
@@ -84,7 +84,7 @@ impl Mm {
         }
     }
 
-    /// `may_keep`: a copy of the page may stay in the store.
+    /// Restores a page. `may_keep` says that a copy of the page may stay in the store.
     pub(crate) fn restore(
         &self,
         uffd: Fd,
@@ -95,7 +95,7 @@ impl Mm {
         may_keep: bool,
     ) -> Outcome {
         let Some(entry) = self.table.get_or_create(address) else {
-            // A table that is full never evicted anything here: the page was never touched.
+            // With a full table nothing here was ever evicted: the page was never touched.
             self.fill_zero(uffd, address, write);
             return Outcome::Done;
         };
@@ -104,8 +104,7 @@ impl Mm {
         match found.state() {
             Some(State::Resident) => {
                 // Claimed even to fill in zeros: otherwise the mover could take the page between
-                // our look and our ioctl, and the zeros would stand where its
-                // contents belong.
+                // our check and our ioctl, and the zeros would replace its contents.
                 let claim = found.with(State::Restoring, 0);
                 if word.transition(found, claim).is_err() {
                     return Outcome::Busy;
@@ -114,7 +113,7 @@ impl Mm {
                 self.settle(&entry, address, claim, found.faulted());
                 Outcome::Done
             }
-            // Given up by the program, past us: a page of zeros, whose copy is worth nothing.
+            // Given up by the program, past us: a page of zeros, whose stored copy is worthless.
             Some(State::Cached) => {
                 self.drop_copy(&entry, address, found.off_probation());
                 Outcome::Busy
@@ -127,9 +126,10 @@ impl Mm {
                 let source = self.staging.address(found.payload() as usize);
                 self.fill(uffd, address, source);
                 let now_ms = sys::now_ns() / 1_000_000;
-                // The policy hears that it was missed; it had not left, so no move is counted.
+                // The refault is reported to the policy; the page was not evicted, so no move is
+                // counted.
                 entry.region.restores.fetch_add(1, Relaxed);
-                let page = self.returned(claim, 0);
+                let page = self.refaulted(claim, 0);
                 self.settle_in_place(&entry, address, claim, page, now_ms, None);
                 Outcome::Done
             }
@@ -158,7 +158,7 @@ impl Mm {
             return Outcome::Busy;
         }
         let location = Location::from_bits(found.payload());
-        tools.laps.lap(FaultStep::Claim);
+        tools.timer.mark(FaultStep::Claim);
         let decoded = self.decode(
             &store,
             location,
@@ -167,14 +167,14 @@ impl Mm {
         );
         drop(store);
         let tier = decoded.unwrap_or_else(|e| self.lost(address, &e));
-        tools.laps.lap(FaultStep::Decode);
+        tools.timer.mark(FaultStep::Decode);
         self.fill(uffd, address, tools.page.0.as_ptr() as usize);
-        tools.laps.lap(FaultStep::Copy);
+        tools.timer.mark(FaultStep::Copy);
         let now_ns = sys::now_ns();
         let now_ms = now_ns / 1_000_000;
-        let page = self.returned(claim, claim.age_ms(now_ms));
-        // Whoever leaves again soon may leave as he came. A file's blocks are not for that: a
-        // fork's child shares them.
+        let page = self.refaulted(claim, claim.age_ms(now_ms));
+        // Keep the compressed copy: if the page is evicted again unchanged, nothing is compressed.
+        // No copies in files, whose blocks a forked child may share.
         let copy = (may_keep && page.probation && tier.files().is_none() && self.keeps_copies())
             .then_some(location);
         if copy.is_some() {
@@ -188,12 +188,12 @@ impl Mm {
         tier.stats.record_restore(now_ns - start_ns);
         entry.region.restores.fetch_add(1, Relaxed);
         self.settle_back(entry, address, claim, page, now_ms, copy);
-        tools.laps.lap(FaultStep::After);
-        self.trace.fault(address, &mut tools.laps);
+        tools.timer.mark(FaultStep::After);
+        self.trace.fault(address, &mut tools.timer);
         Outcome::Done
     }
 
-    /// Decompresses a stored page; returns its tier. `Err` says why it cannot be had. Where only
+    /// Decompresses a stored page; returns its tier. `Err` says why it cannot be read. Where only
     /// memory is missing it waits: the page is safe.
     pub(crate) fn decode(
         &self,
@@ -222,7 +222,7 @@ impl Mm {
         }
     }
 
-    /// A page's bytes cannot be had.
+    /// Handles a page whose bytes cannot be read.
     pub(crate) fn lost(&self, address: usize, why: &str) -> ! {
         self.end_program(&format!("page {address:#x} cannot be restored: {why}"))
     }
@@ -247,7 +247,8 @@ impl Mm {
                 Ok(()) => return Fill::Present,
                 // Memory is being changed.
                 Err(Errno::EAGAIN) => self.wait_a_moment(uffd),
-                // There already, and who waits for what was mapped here before is not told of that.
+                // There already, and threads that wait for what was mapped here before are not
+                // woken for that.
                 Err(Errno::EEXIST) => {
                     sys::uffd_wake(uffd, address, PAGE);
                     return Fill::Present;
@@ -256,7 +257,7 @@ impl Mm {
                 Err(Errno::ENOENT) => return self.fill_elsewhere(uffd, address, source),
                 Err(Errno::ESRCH) => return Fill::Gone,
                 Err(e) => {
-                    // Out of memory above all. The program's thread waits; nothing is lost.
+                    // Mostly out of memory. The program's thread waits; nothing is lost.
                     self.warn_once(
                         &self.warned.restore_waits,
                         &format!("the kernel cannot put a page back yet ({e}): who touches it waits (said once)"),
@@ -267,9 +268,9 @@ impl Mm {
         }
     }
 
-    /// What is known to happen to a page that is about to be filled: events that were read wait to
-    /// be served. Who made the memory call goes on as soon as its event is read, so what the
-    /// page held before must not come back after it.
+    /// The known pending change of a page that is about to be filled: events that were read wait to
+    /// be served. A thread that made the memory call goes on as soon as its event is read. So the
+    /// page's earlier contents must not be restored after it.
     fn pending_change(&self, uffd: Fd, address: usize) -> Change {
         let (mut at, mut change) = (address, Change::None);
         let Some(queue) = self.queue_of(uffd) else { return change };
@@ -307,8 +308,8 @@ impl Mm {
                 Err(_) => return self.fill(uffd, address, source),
             }
         }
-        // Who waits for what was there before must look again: the kernel does not wake them when
-        // it takes a mapping away.
+        // Threads that wait for what was there before must check again: the kernel does not wake
+        // them when it takes a mapping away.
         sys::uffd_wake(tried, address, PAGE);
         Fill::Gone
     }
@@ -322,16 +323,16 @@ impl Mm {
         // SAFETY: the caller holds the claim, or a fork keeps the mover away.
         match unsafe { sys::uffd_zero(uffd, address) } {
             Ok(()) | Err(Errno::ESRCH) => {}
-            // Also if something is there: what the kernel remembers of a page that was
-            // write-protected is in the way of its page of zeros, but not of a copy.
+            // Also if something is there: the kernel's marker of a write-protected page prevents a
+            // page of zeros, but not a copy.
             Err(_) => {
                 self.fill(uffd, address, ZEROS.0.as_ptr() as usize);
             }
         }
     }
 
-    /// A fault while a fork is under way: fills the page and changes nothing but the note for
-    /// later.
+    /// Serves a fault while a fork is in progress: fills the page and changes nothing but the note
+    /// for later.
     pub(crate) fn fill_during_fork(
         &self,
         uffd: Fd,
@@ -357,8 +358,8 @@ impl Mm {
                 }
                 self.fill(uffd, address, tools.page.0.as_ptr() as usize);
             }
-            // The forking thread brought staged pages back before it closed the gate, and waited
-            // for claims to end.
+            // The forking thread restored staged pages before it closed the gate, and waited for
+            // claims to end.
             _ => return Outcome::Busy,
         }
         Outcome::Done
@@ -382,8 +383,8 @@ impl Mm {
         .map(drop)
     }
 
-    /// The mover's way back for a page that it staged and will not store. The word must be
-    /// `staged`; false if somebody else had it first.
+    /// Puts back a page that the mover staged and will not store. The word must be `staged`; false
+    /// if another thread changed it first.
     pub(crate) fn put_back(
         &self,
         entry: &Entry,
@@ -398,7 +399,7 @@ impl Mm {
                 return true;
             }
             // It cannot be read (PROT_NONE, since a probe). Its slot is about to be emptied, so it
-            // goes back all the same.
+            // is put back anyway.
         }
         let claim = staged.with(State::Restoring, staged.payload());
         if entry.word(address).transition(staged, claim).is_err() {

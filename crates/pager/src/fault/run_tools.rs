@@ -1,4 +1,4 @@
-//! What threads of the program restore with, and their copies of userfaultfds.
+//! The buffers with which threads of the program restore pages, and their copies of userfaultfds.
 
 use crate::fault::buffers::PageBuffer;
 use crate::pages::lock::Lock;
@@ -10,17 +10,17 @@ use terrace_tiers::{Identity, ReadBuffer, Scratch, identity};
 /// Threads that can restore at a time; others leave it to handlers.
 pub(crate) const TOOLS_MAX: usize = 8;
 
-/// PrefetchQueue that the mover has not looked at yet; more are dropped.
-pub(crate) const WISHES: usize = 16;
+/// Prefetch requests that the mover has not handled yet; more are dropped.
+pub(crate) const PREFETCHES_MAX: usize = 16;
 
-/// What a thread restores with.
+/// The buffers with which a thread restores pages.
 pub(crate) struct RunTools {
     pub(crate) scratch: Scratch,
     pub(crate) stored: ReadBuffer,
     pub(crate) pages: Box<[PageBuffer]>,
 }
 
-/// State of all this.
+/// Buffers, prefetch requests and descriptor copies.
 pub(crate) struct Ahead {
     pub(crate) tools: [AtomicPtr<RunTools>; TOOLS_MAX],
     pub(crate) made: AtomicU32,
@@ -28,19 +28,19 @@ pub(crate) struct Ahead {
     pub(crate) lost: AtomicU32,
     pub(crate) fetch_at_ns: AtomicU64,
     pub(crate) said: AtomicBool,
-    /// The address of a number that is 1 in this process, and 0 in a child that nobody told us of.
-    /// 0 where the kernel has no such memory.
+    /// The address of a number that is 1 in this process, and 0 in a child whose fork was not
+    /// reported to us. 0 where the kernel has no such memory.
     pub(crate) own: usize,
     pub(crate) prefetches: Lock<PrefetchQueue>,
 }
 
 #[derive(Default)]
 pub(crate) struct PrefetchQueue {
-    pub(crate) ranges: [(usize, usize); WISHES],
+    pub(crate) ranges: [(usize, usize); PREFETCHES_MAX],
     pub(crate) count: usize,
 }
 
-/// A tool for as long as it is used. Inside the gate, so that a fork finds them all in their
+/// A borrowed set of buffers. It is held inside the gate, so that a fork finds them all in their
 /// places.
 pub(crate) struct Borrowed<'a> {
     pub(crate) ahead: &'a Ahead,
@@ -74,15 +74,15 @@ impl Ahead {
         ahead
     }
 
-    /// This process is what the copies belong to from now on.
+    /// Records that the copies belong to this process from now on.
     pub(crate) fn begin(&self) {
         if let Some(own) = self.own() {
             own.store(1, Release);
         }
     }
 
-    /// Whether this is a child that nobody told us of: our locks are in it as they were, perhaps
-    /// held for ever, and there is nobody who could help.
+    /// Whether this is a child whose fork was not reported to us. Its copies of our locks may be
+    /// held for ever, and it has no thread that could help.
     pub(crate) fn is_foreign(&self) -> bool {
         self.own().is_some_and(|own| own.load(Acquire) != 1)
     }
@@ -92,12 +92,12 @@ impl Ahead {
         unsafe { (self.own as *const AtomicU32).as_ref() }
     }
 
-    /// In a fork's child: the copies are its parent's.
+    /// Resets everything in a fork's child: the copies are its parent's.
     ///
-    /// # Safety
-    /// As for [`Lock::reset_after_fork`].
+    /// # Safety As for [`Lock::reset_after_fork`].
     pub unsafe fn reset_after_fork(&self) {
-        // SAFETY: the caller's promise. Who holds these is inside the gate, which was closed.
+        // SAFETY: the caller's promise. A thread that holds these is inside the gate, which was
+        // closed.
         unsafe {
             self.copies.reset_after_fork();
             self.prefetches.reset_after_fork();
@@ -109,7 +109,7 @@ impl Ahead {
         self.begin();
     }
 
-    /// Closes what is still ours in the program's table.
+    /// Closes the copies that are still ours in the program's table.
     pub fn close_copies(&self) {
         for copy in self.copies.lock().iter_mut() {
             if let Some((fd, _)) = copy.take().filter(|(fd, known)| identity(*fd) == Ok(*known)) {

@@ -4,7 +4,7 @@ use crate::pages::mm::Mm;
 use crate::pages::table::Entry;
 use crate::pages::word::{Snapshot, State, tick_of};
 use std::sync::atomic::Ordering::*;
-use terrace_policy::victims::{Return, returned};
+use terrace_policy::victims::{Refault, refaulted};
 use terrace_tiers::{Location, RegionStore};
 
 impl Mm {
@@ -13,39 +13,39 @@ impl Mm {
         !self.is_frozen() && !self.restores_only.load(Relaxed) && self.probation.is_short()
     }
 
-    /// What becomes of a page that comes back after `out_ms`.
-    pub(crate) fn returned(&self, claim: Snapshot, out_ms: u64) -> Return {
-        returned(claim.returns(), out_ms, self.mover.soon_ms.load(Relaxed))
+    /// The refault state of a page that is restored after `out_ms`.
+    pub(crate) fn refaulted(&self, claim: Snapshot, out_ms: u64) -> Refault {
+        refaulted(claim.refaults(), out_ms, self.mover.refault_distance_ms.load(Relaxed))
     }
 
-    /// Ends a claim whose page came back now because the program wants it, or may.
+    /// Ends a claim whose page was restored now because the program wants it, or may.
     pub(crate) fn settle_back(
         &self,
         entry: &Entry,
         address: usize,
         claim: Snapshot,
-        page: Return,
+        page: Refault,
         now_ms: u64,
         copy: Option<Location>,
     ) {
-        entry.region.returned.fetch_add(1, Relaxed);
+        entry.region.refaults.fetch_add(1, Relaxed);
         self.settle_in_place(entry, address, claim, page, now_ms, copy);
     }
 
-    /// Counts `pages` of a region that are not evicted any more. A page that was touched while it
-    /// was staged is none of them: it never counted as evicted.
+    /// Counts `pages` of a region that are no longer evicted. A page that was touched while it was
+    /// staged is not included: it never counted as evicted.
     pub(crate) fn count_restored(&self, entry: &Entry, pages: usize) {
         entry.region.evicted.fetch_sub(pages as u32, Relaxed);
         self.account.promoted_pages.fetch_add(pages as u64, Relaxed);
     }
 
-    /// Ends a claim whose page is in place now. `copy`: what is still stored of it.
+    /// Ends a claim whose page is in place now. `copy` is what is still stored of it.
     pub(crate) fn settle_in_place(
         &self,
         entry: &Entry,
         address: usize,
         claim: Snapshot,
-        page: Return,
+        page: Refault,
         now_ms: u64,
         copy: Option<Location>,
     ) {
@@ -54,12 +54,12 @@ impl Mm {
         self.account.resident_pages.fetch_add(1, Relaxed);
         self.settle(entry, address, claim, back);
         if page.probation && !self.probation.enter(entry.page_number(address)) {
-            // No room: it is as the others are.
+            // No room: the page is like any other.
             self.end_probation(entry, address);
         }
     }
 
-    /// A page on probation stays, as the others do.
+    /// Ends a page's probation: it stays, like any other.
     pub(crate) fn end_probation(&self, entry: &Entry, address: usize) {
         let word = entry.word(address);
         let found = word.load();

@@ -1,58 +1,58 @@
-//! Which faults go page by page: streams, and how far ahead of each to restore.
+//! Detects streams, faults that go page by page, and how far ahead of each to restore.
 //!
-//! Pages restored ahead are not seen being touched. What proves that they were is the stream's next
-//! fault, if it is just behind them; then the stream may have twice as many ahead of it. A stream
-//! that ends with pages ahead of it restored those in vain: from then on others must be
-//! longer before anything is restored ahead of them.
+//! Touches of pages restored ahead are not seen. The stream's next fault proves them, if it is just
+//! behind those pages; then twice as many may be restored ahead of it. If a stream ends with
+//! restored pages ahead of it, those were in vain. From then on other streams must be longer before
+//! anything is restored ahead of them.
 
 use std::ops::RangeInclusive;
 
 /// Most pages ahead of a stream.
 pub(crate) const AHEAD_MAX: usize = 16;
-/// A fault so many pages from a stream's front, or less, may be the stream's.
+/// A fault at most this many pages from a stream's front may be the stream's.
 const NEAR: usize = AHEAD_MAX;
 /// Streams remembered; more than threads fault at a time on one userfaultfd.
 const STREAMS: usize = 64;
-/// A stream with pages ahead of it faults seldom: it stays while others come and go.
+/// A stream with pages ahead of it seldom faults: it stays while others are replaced.
 const LIVES: u8 = 4;
-/// Faults in order, behind the first, before pages are restored ahead: no object of two pages makes
+/// Faults in order, after the first, before pages are restored ahead: no object of two pages makes
 /// as many.
 const LENGTH_MIN: u32 = 2;
-/// Least after streams that ended too soon.
+/// The least number of faults in order after streams that ended too soon.
 const LENGTH_MAX: u32 = 32;
 /// Pages ahead of a stream that has just become long enough.
 const AHEAD_MIN: usize = 2;
 
-/// Pages are told by their numbers: addresses divided by their size.
+/// A stream. Pages are identified by number: address divided by page size.
 #[derive(Clone, Copy)]
 struct Stream {
     /// The last page that faulted or, if there are any, the last that was restored ahead.
     front: usize,
     /// `None` until there is a second fault.
     up: Option<bool>,
-    /// Faults in order, behind the first.
+    /// Faults in order, after the first.
     length: u32,
     /// Pages that may be ahead of it.
     most: usize,
     /// Pages between its last fault and its front.
     ahead: usize,
-    /// So many times the hand passes over it.
+    /// How many times the CLOCK hand passes over it.
     lives: u8,
 }
 
-/// What a fault was in a stream.
+/// What a fault means for the streams.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Noted {
     /// The stream, if it wants pages to be restored ahead of it.
     pub wanting: Option<usize>,
-    /// So many pages that were restored ahead were wanted.
+    /// How many pages that were restored ahead were wanted.
     pub proven: usize,
 }
 
 /// The streams of one userfaultfd.
 pub(crate) struct Streams {
     streams: [Stream; STREAMS],
-    /// The low bits of their fronts: all that a fault outside of every stream looks at.
+    /// The low bits of their fronts: a fault outside of every stream looks at nothing else.
     fronts: [u32; STREAMS],
     hand: usize,
     /// How long a stream must be before pages are restored ahead of it.
@@ -70,13 +70,13 @@ impl Streams {
         }
     }
 
-    /// A fault on a page is about to be served; `resident`: whether nobody needs to bring a page
-    /// back.
+    /// Notes a fault on a page that is about to be served. `resident` says whether a page needs no
+    /// restoring.
     pub fn note(&mut self, page: usize, resident: impl Fn(usize) -> bool) -> Noted {
         let near = |front: &u32| {
             front.wrapping_sub(page as u32).wrapping_add(NEAR as u32) <= 2 * NEAR as u32
         };
-        // Without a branch, so that it is one for many.
+        // Without a branch, so that one instruction does many.
         if !self.fronts.iter().fold(false, |any, front| any | near(front)) {
             self.begin(page);
             return Noted::default();
@@ -90,13 +90,13 @@ impl Streams {
         }
         let stream = &mut self.streams[index];
         if page == stream.front && stream.ahead == 0 {
-            // Two threads, one page.
+            // Two threads faulted on one page.
             return Noted::default();
         }
         let up = stream.up.unwrap_or(page > stream.front);
         let behind_front = if up { page <= stream.front } else { page >= stream.front };
         if behind_front && distance < stream.ahead && resident(page) {
-            // It came before its page did.
+            // The fault came before its page was restored.
             let proven = stream.ahead - distance;
             (stream.ahead, stream.lives) = (distance, LIVES);
             return Noted { wanting: Some(index), proven };
@@ -124,8 +124,8 @@ impl Streams {
         Noted { wanting: (most > 0).then_some(index), proven }
     }
 
-    /// The pages to restore ahead of a stream, as far as they are not yet: nearest first if going
-    /// up, else nearest last; and whether it goes up. `None` if there are enough.
+    /// The pages to restore ahead of a stream, where not yet restored, and whether it goes up. They
+    /// are nearest first if it goes up, else nearest last. `None` if there are enough.
     pub fn wanted(&self, index: usize) -> Option<(RangeInclusive<usize>, bool)> {
         let Stream { front, up, most, ahead, .. } = self.streams[index];
         let count = most.saturating_sub(ahead);
@@ -137,7 +137,7 @@ impl Streams {
         })
     }
 
-    /// Everything up to this page has been restored ahead of a stream, or was there.
+    /// Records that every page up to this one has been restored ahead of a stream, or was there.
     pub fn restored(&mut self, index: usize, front: usize) {
         let mut stream = self.streams[index];
         stream.ahead += stream.front.abs_diff(front);
@@ -158,7 +158,7 @@ impl Streams {
         self.hand = (self.hand + 1) % STREAMS;
     }
 
-    /// A stream has ended.
+    /// Records that a stream has ended.
     fn fail(&mut self, index: usize) {
         if self.streams[index].ahead > 0 {
             self.length = (self.length * 2).min(LENGTH_MAX);
@@ -176,7 +176,7 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    /// Faults of a program that touches these pages one after the other, all of them out at first.
+    /// Faults of a program that touches these pages one after the other, all of them evicted at first.
     struct World {
         streams: Streams,
         resident: BTreeSet<usize>,
@@ -264,7 +264,7 @@ mod tests {
         let mut world = World::new();
         (0..20).for_each(|page| world.touch(page));
         let front = *world.resident.last().unwrap();
-        // Its message was on the way when the page came.
+        // Its message was on the way when the page was restored.
         world.fault(front - 3);
         assert_eq!(*world.resident.last().unwrap(), front - 3 + AHEAD_MAX);
     }

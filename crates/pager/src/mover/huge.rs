@@ -4,10 +4,10 @@
 //! takes a page out of it, and repeats that for ever while the huge page is pinned. A region of
 //! which samples say for some seconds that it is hot, while all of its pages are in DRAM, becomes
 //! one by MADV_COLLAPSE (0.7 ms), and has its `huge` flag from then on: nothing is claimed there
-//! before [`crate::Mm::has_small_pages`] has split it in a way that ends. MADV_COLD of a single page
-//! splits a huge page (0.2 ms), or leaves it as it is if it is pinned or a child shares it, and
-//! PAGEMAP_SCAN tells which. It tells so of whole ones only: one that was cut, as by a write while
-//! a child shared it, is made whole again first, which a pin prevents as well.
+//! before [`crate::Mm::has_small_pages`] has split it in a way that ends. MADV_COLD of a single
+//! page splits a huge page (0.2 ms), or leaves it as it is if it is pinned or a child shares it,
+//! and PAGEMAP_SCAN tells which. It tells so of whole ones only: one that was cut, as by a write
+//! while a child shared it, is made whole again first, which a pin prevents as well.
 //!
 //! A page's word knows nothing of all this: it is Resident.
 
@@ -169,9 +169,9 @@ impl Pager {
         if !has_one_piece(&pieces, base, base + REGION) {
             return false;
         }
-        // The kernel makes none of pages that are watched. Unprotected they seem written, and stay.
-        // Pages between watched ones are protected too, and their words do not say so.
-        if pieces[0].attributes.registered && self.descriptors.watches.load(Relaxed) {
+        // The kernel makes none of pages that are write-protected. Unprotected they seem written,
+        // and stay. Pages between tracked ones are protected too, and their words do not say so.
+        if pieces[0].attributes.registered && self.descriptors.tracks_writes.load(Relaxed) {
             let _ = sys::uffd_write_protect(self.uffd_of(base), base, REGION, false);
         }
         // One that leaves soon would split all of it.

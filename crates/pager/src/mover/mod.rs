@@ -4,9 +4,9 @@
 //! any two batches. How hard it looks for victims is its *pressure*: up a step whenever a look at
 //! all regions was not enough, down again when things are easy.
 //!
-//! Here is its loop. [`state`] is what it keeps, [`walk`] looks for victims, [`tier_choice`] says where
-//! they go, [`watermark`] how much is kept free, [`crate::evict::priority`] its rank among the program's threads,
-//! [`upkeep`] what is due now and then.
+//! Here is its loop. [`state`] is what it keeps, [`walk`] looks for victims, [`tier_choice`] says
+//! where they go, [`watermark`] how much is kept free, [`crate::evict::priority`] its rank among
+//! the program's threads, [`upkeep`] what is due now and then.
 
 mod every;
 mod far;
@@ -96,7 +96,7 @@ impl Mover {
             return;
         }
         self.evictor.cancel_probes(self.pager);
-        if self.pager.descriptors.watches.load(Relaxed) {
+        if self.pager.descriptors.tracks_writes.load(Relaxed) {
             // A forked child registers what is believed to be registered: not what is something
             // else.
             self.pager.disown_unregistered(0, usize::MAX / PAGE * PAGE);

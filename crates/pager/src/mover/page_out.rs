@@ -44,15 +44,15 @@ impl Mover {
             let region_end = (address / REGION + 1) * REGION;
             if let Some(entry) = pager.table.get_or_create(address) {
                 let pages = (end.min(region_end) - address) / PAGE;
-                let wish = EvictRequest {
+                let request = EvictRequest {
                     pages,
                     pressure: PRESSURE_MAX,
                     anything: false,
                     tier: self.ends().0,
                     from: address % REGION / PAGE,
                 };
-                let taken = self.evictor.evict(pager, entry, wish);
-                self.list(Reason::Asked, entry.number, taken.evicted.into(), wish.tier);
+                let taken = self.evictor.evict(pager, entry, request);
+                self.list(Reason::Asked, entry.number, taken.evicted.into(), request.tier);
                 if entry.region.evicted.load(Relaxed) > 0 {
                     entry.region.asked_out.store(1, Relaxed);
                 }

@@ -102,7 +102,7 @@ impl Placer {
     }
 
     /// So many pages of a region came back because they were touched.
-    pub fn returned(&mut self, region: u32, pages: u32) {
+    pub fn refaulted(&mut self, region: u32, pages: u32) {
         let index = region as usize;
         if index >= self.faults.len() {
             self.faults.resize(index + 1, 0);
@@ -302,9 +302,9 @@ impl Placer {
             Resend::Idle => IDLE_PRESSURE,
             Resend::All | Resend::Never => PRESSURE_MAX,
         };
-        let wish =
+        let request =
             EvictRequest { pages: AT_ONCE, pressure, anything: false, tier: to, from: self.from };
-        let taken = evictor.evict(pager, entry, wish);
+        let taken = evictor.evict(pager, entry, request);
         note_refusals(&entry, &taken);
         self.from = taken.next;
         (went + taken.evicted as usize, taken.next >= REGION_PAGES)

@@ -90,7 +90,7 @@ pub(super) struct Mover {
     pub paced_pages: u64,
     /// Bytes of pages that the present walk through the order moved out.
     pub walk_moved_bytes: u64,
-    /// The hand took returns off: the next walk may find more.
+    /// The CLOCK hand took refaults off: the next walk may find more.
     pub walk_changed: bool,
     pub tell_returns: Every,
     /// No walk before this time: the last one found next to nothing.
@@ -196,11 +196,11 @@ impl Mover {
         let table = &self.pager.table;
         for number in 0..table.len() {
             let region = table.by_number(number).region;
-            let returned = region.returned.swap(0, Relaxed);
-            if returned > 0 {
+            let refaults = region.refaults.swap(0, Relaxed);
+            if refaults > 0 {
                 self.pager.list_move(
                     region.address(),
-                    returned.into(),
+                    refaults.into(),
                     None,
                     0,
                     MoveReason::Touched,
@@ -209,7 +209,7 @@ impl Mover {
             let restores = region.restores.swap(0, Relaxed);
             if restores > 0 {
                 if let Some(placer) = &mut self.placer {
-                    placer.returned(number, restores);
+                    placer.refaulted(number, restores);
                 }
                 self.policy.restored(number, restores, now_ns / 1_000_000);
             }

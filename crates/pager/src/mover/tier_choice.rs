@@ -58,7 +58,8 @@ impl Mover {
         }
     }
 
-    /// The tier that `--tiers auto` chooses by measured costs: see [`Auto`](crate::evict::auto::Auto).
+    /// The tier that `--tiers auto` chooses by measured costs: see
+    /// [`Auto`](crate::evict::auto::Auto).
     pub(super) fn measured_tier(&mut self) -> usize {
         let first_own = self.pager.own_tier(1);
         // Among ours as without swap.

@@ -73,8 +73,8 @@ impl Mover {
         }
     }
 
-    /// Moves pages out of disabled tiers for a slice of time, while there is room for them within the
-    /// budget; true while there are more. What no other tier takes stays there until it is
+    /// Moves pages out of disabled tiers for a slice of time, while there is room for them within
+    /// the budget; true while there are more. What no other tier takes stays there until it is
     /// touched, and is tried again ever more seldom. Pages in the kernel's swap stay.
     pub(super) fn empty_disabled(&mut self, budget: u64, watermark: u64, now_ns: u64) -> bool {
         let pager = self.pager;

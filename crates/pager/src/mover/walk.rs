@@ -11,7 +11,9 @@ use std::sync::atomic::Ordering::*;
 use terrace_control::moves::MoveReason;
 use terrace_os::{self as sys, PAGE};
 use terrace_policy::placement;
-use terrace_policy::victims::{Action, FLOOR_MS, PRESSURE_MAX, Reason, probation_room, soon_pages};
+use terrace_policy::victims::{
+    Action, FLOOR_MS, PRESSURE_MAX, Reason, probation_room, refault_distance_pages,
+};
 use terrace_tiers::Tier;
 
 /// A look at memory so shortly before the ranking is fresh, ns.
@@ -160,19 +162,19 @@ impl Mover {
         {
             // Samples say that it is cold; a page that came back from there lately, or is written,
             // stays at first.
-            let wish = EvictRequest {
+            let request = EvictRequest {
                 pages: REGION / PAGE,
                 pressure: self.pressure.max(FAR_PRESSURE),
                 anything: false,
                 tier: self.tier(),
                 from: 0,
             };
-            let taken = self.evictor.evict(pager, entry, wish);
+            let taken = self.evictor.evict(pager, entry, request);
             pager.list_move(
                 entry.region.address(),
                 taken.evicted.into(),
                 None,
-                wish.tier,
+                request.tier,
                 MoveReason::Placed(placement::Reason::Coldest),
             );
             note_refusals(&entry, &taken);
@@ -225,23 +227,25 @@ impl Mover {
         true
     }
 
-    /// Measures how long it takes to evict [`soon_pages`], and makes room for those on probation.
+    /// Measures how long it takes to evict [`refault_distance_pages`], and makes room for those on
+    /// probation.
     pub(super) fn pace(&mut self, now_ns: u64) {
         let account = &self.pager.account;
         let resident = account.resident();
         let evicted = account.demoted_pages.load(Relaxed) - self.paced_pages;
         let part_ms = (now_ns - self.paced_ns) / 1_000_000;
-        let soon_pages = soon_pages(resident, self.pager.all_pages_out());
-        let soon_ms =
-            (part_ms as f64 * soon_pages / evicted.max(resident / PACE_PARTS).max(1) as f64) as u64;
-        let soon = &self.pager.mover.soon_ms;
+        let refault_distance_pages = refault_distance_pages(resident, self.pager.all_pages_out());
+        let refault_distance_ms = (part_ms as f64 * refault_distance_pages
+            / evicted.max(resident / PACE_PARTS).max(1) as f64)
+            as u64;
+        let soon = &self.pager.mover.refault_distance_ms;
         if evicted > 0 && evicted * PACE_PARTS >= resident {
-            soon.store(soon_ms, Relaxed);
+            soon.store(refault_distance_ms, Relaxed);
             self.paced_ns = now_ns;
             self.paced_pages += evicted;
             self.pager.probation.reserve((resident as f64 * PROBATION_ROOM) as usize);
         } else {
-            soon.fetch_max(soon_ms, Relaxed);
+            soon.fetch_max(refault_distance_ms, Relaxed);
         }
     }
 

@@ -17,7 +17,7 @@ pub(crate) struct Descriptors {
     pub pagemap: AtomicI32,
     pub statm: AtomicI32,
     /// The kernel tells which pages of registered memory were written (before 6.7 it does not).
-    pub watches: AtomicBool,
+    pub tracks_writes: AtomicBool,
     /// `vm.max_map_count`.
     pub mappings_max: AtomicUsize,
     /// The page with which handlers are let go (see `Pager::dismiss_handlers`); 0 until then.
@@ -33,7 +33,7 @@ impl Default for Descriptors {
             staging: AtomicI32::new(-1),
             pagemap: AtomicI32::new(-1),
             statm: AtomicI32::new(-1),
-            watches: AtomicBool::new(false),
+            tracks_writes: AtomicBool::new(false),
             mappings_max: AtomicUsize::new(0),
             shutdown_page: AtomicUsize::new(0),
         }
@@ -75,8 +75,8 @@ pub(crate) struct MoverControl {
     /// See [`Pager::page_out`](crate::Pager::page_out).
     pub page_out: RangeRequest,
     /// A page that comes back after no more than this is back soon, ms. See
-    /// [`terrace_policy::victims::returned`].
-    pub soon_ms: AtomicU64,
+    /// [`terrace_policy::victims::refaulted`].
+    pub refault_distance_ms: AtomicU64,
     /// Bytes that a thread waits for beyond the low watermark.
     pub demand: AtomicU64,
     /// See [`crate::threads::fork`].

@@ -35,8 +35,8 @@ pub struct Host {
     pub enter_internal: fn(),
     /// Ends `enter_internal`.
     pub leave_internal: fn(),
-    /// Has [`Pager::start`](crate::Pager::start) called soon, from a place where making threads is safe. May be called
-    /// under any lock.
+    /// Has [`Pager::start`](crate::Pager::start) called soon, from a place where making threads is
+    /// safe. May be called under any lock.
     pub start_soon: fn(),
     /// Has a thread of the program give unused memory back, when it allocates next.
     pub tidy_soon: fn(),
@@ -242,7 +242,8 @@ impl Mm {
 
     /// Whether memory is registered for write-protection too.
     pub(crate) fn write_protects(&self) -> bool {
-        self.settings.evict == Eviction::WriteProtect || self.descriptors.watches.load(Relaxed)
+        self.settings.evict == Eviction::WriteProtect
+            || self.descriptors.tracks_writes.load(Relaxed)
     }
 
     /// Has a program that has the pager linked in lower its own budget, until the next call: to so

@@ -1,5 +1,5 @@
 //! Pages that came back and may have to leave again soon, oldest first (see
-//! [`terrace_policy::victims::returned`]).
+//! [`terrace_policy::victims::refaulted`]).
 
 use crate::pages::lock::Lock;
 use std::collections::VecDeque;

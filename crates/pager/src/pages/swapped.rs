@@ -5,7 +5,7 @@ use crate::pages::table::{Entry, REGION};
 use crate::pages::word::{Snapshot, State, tick_of};
 use std::sync::atomic::Ordering::*;
 use terrace_os::{self as sys, PAGE};
-use terrace_policy::victims::returned;
+use terrace_policy::victims::refaulted;
 use terrace_tiers::SwapKind;
 
 impl Mm {
@@ -43,14 +43,18 @@ impl Mm {
         }
         let out_ms = found.age_ms(now_ms);
         let ago_ms = out_ms.min(now_ms.saturating_sub(self.account.scanned_ms.load(Relaxed))) / 2;
-        let page = returned(found.returns(), out_ms - ago_ms, self.mover.soon_ms.load(Relaxed));
+        let page = refaulted(
+            found.refaults(),
+            out_ms - ago_ms,
+            self.mover.refault_distance_ms.load(Relaxed),
+        );
         let back = Snapshot::back(page, tick_of(now_ms - ago_ms));
         if word.transition(found, back).is_err() {
             return false;
         }
         entry.region.swapped.fetch_sub(1, Relaxed);
         entry.region.restores.fetch_add(1, Relaxed);
-        entry.region.returned.fetch_add(1, Relaxed);
+        entry.region.refaults.fetch_add(1, Relaxed);
         self.account.promoted_pages.fetch_add(1, Relaxed);
         if let Some((tier, swap)) = self.swap() {
             // While swap is being taken away, nobody waits for what comes back.

@@ -61,7 +61,7 @@ pub struct Region {
     /// its faults, and what was restored ahead of them and used.
     pub restores: AtomicU32,
     /// Pages that came back since then, for the list of moves.
-    pub returned: AtomicU32,
+    pub refaults: AtomicU32,
     /// Pages in state Evicted.
     pub evicted: AtomicU32,
     /// Pages whose word says that they were paged out.
@@ -287,7 +287,7 @@ impl Table {
                 lock: Lock::new(()),
                 store: Lock::new(RegionStore::new()),
                 restores: AtomicU32::new(0),
-                returned: AtomicU32::new(0),
+                refaults: AtomicU32::new(0),
                 evicted: AtomicU32::new(0),
                 swapped: AtomicU32::new(0),
                 block: (address >> REGION_SHIFT) as u32,

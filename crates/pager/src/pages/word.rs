@@ -2,16 +2,22 @@
 //!
 //! ```text
 //! bits  0..3   state
-//! bits  3..6   returns: how often the page came back soon after it left, lately (0–7). Of a page that the hand passes: the rounds that it
-//!              still has, which were as many. Of one that did not compress: how often that was tried again
-//! bits  6..22  when it last left or came back, in ticks of 16 ms, or 0 if it never did (wraps after 17 minutes: a page may then seem young,
-//!              or to be back soon, for a second at most, which only delays its eviction)
-//! bits 22..59  Evicted, Cached: a `Location` in the region's store. Staged, and Restoring from there: the staging slot. Resident: bit 0 if on
-//!              probation, bit 1 if watched: write-protected by the hand, which wants to know whether it is written;
-//!              bits 2 to 4 the returns that it had when it came back, the highest bit if paged out (`swapped.rs`), which is a hint, and the
-//!              one below it if the program gave the page up past the C library (`events.rs`): it may vanish until it has faulted once
+//! bits  3..6   refaults: how often the page came back soon after it left, lately (0–7); of a
+//!              page that the CLOCK hand passes, the rounds that it still has; of one that did not
+//!              compress, how often that was tried again
+//! bits  6..22  when it last left or came back, in ticks of 16 ms, or 0 if it never did (wraps
+//!              after 17 minutes: a page may then seem young, or to be back soon, for a second at
+//!              most, which only delays its eviction)
+//! bits 22..59  Evicted, Cached: a `Location` in the region's store
+//!              Staged, and Restoring from there: the staging slot
+//!              Resident: bit 0 if on probation; bit 1 if write-tracked (protected by the CLOCK
+//!              hand, to see whether it is written); bits 2 to 4 the refaults that it had when it
+//!              came back; the highest bit if paged out (`swapped.rs`), which is a hint; the one
+//!              below it if the program gave the page up past the C library (`events.rs`): it may
+//!              vanish until it has faulted once
 //! bit  59      the page did not compress when it was last tried
-//! bits 60..64  in memory only: the exclusive or of all groups of four bits is zero, so that no flipped bit passes for another state
+//! bits 60..64  in memory only: the exclusive or of all groups of four bits is zero, so that no
+//!              flipped bit passes for another state
 //! ```
 //!
 //! The zero word is a page of which nothing is known: [`State::Resident`]. Metadata of untouched
@@ -22,26 +28,29 @@
 //!
 //! ```text
 //!                 mover                mover              mover (stored)
-//! ⟲ Resident ────────────▶ Moving ────────────▶ Staged ──────────────────▶ Evicted ⟲ (moved within or between tiers)
+//! ⟲ Resident ────────────▶ Moving ────────────▶ Staged ──────────────────▶ Evicted ⟲ (moved)
 //!    ▲  ▲ │                  │                     │                          │
 //!    │  │ │ handler (zero)   │ kernel refused      │ handler, mover           │ handler
 //!    │  │ └──────────▶ Restoring ◀─────────────────┴──────────────────────────┘
 //!    │  └─────────────────┘  │                     │                          │
-//!    └───────────────────────┴─────────────────────┴──────────────────────────┘  contents given up by the program (discard)
+//!    └───────────────────────┴─────────────────────┴──────────────────────────┘
+//!                        contents given up by the program (discard)
 //! ```
 //!
-//! Cached is Resident in all but one thing: a page on probation may keep its compressed copy, so that
-//! it need not be compressed again if it leaves as it came. Who claims such a page (Moving) owns
-//! the copy until it is Evicted with it or has removed it. What the program did to the page since
-//! is not known here: the copy is as good as nothing until the page has been found to be what its
-//! checksum says.
+//! Cached is Resident in all but one thing: a page on probation may keep its compressed copy, so
+//! that it need not be compressed again if it leaves as it came. Who claims such a page (Moving)
+//! owns the copy until it is Evicted with it or has removed it. What the program did to the page
+//! since is not known here: the copy is as good as nothing until the page has been found to be what
+//! its checksum says.
 //!
 //! ```text
-//! Restoring ─▶ Cached ⟲ (moved within its tier);  Cached ⇄ Moving (claimed; the kernel refused);  Cached ─▶ Resident (the copy is gone)
+//! Restoring ─▶ Cached ⟲ (moved within its tier)
+//! Cached ⇄ Moving (claimed; the kernel refused)
+//! Cached ─▶ Resident (the copy is gone)
 //! ```
 
 use std::sync::atomic::{AtomicU64, Ordering::*};
-use terrace_policy::victims::Return;
+use terrace_policy::victims::Refault;
 use terrace_tiers::Location;
 
 /// Where a page's contents are.
@@ -71,21 +80,21 @@ impl std::fmt::Debug for Snapshot {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
             f,
-            "{:?} returns={} tick={} payload={:#x}",
+            "{:?} refaults={} tick={} payload={:#x}",
             self.state(),
-            self.returns(),
+            self.refaults(),
             self.tick(),
             self.payload()
         )
     }
 }
 
-const RETURNS_SHIFT: u32 = 3;
+const REFAULTS_SHIFT: u32 = 3;
 const TICK_SHIFT: u32 = 6;
 const PAYLOAD_SHIFT: u32 = 22;
 const INCOMPRESSIBLE: u64 = 1 << 59;
 const PROBATION: u64 = 1;
-const WATCHED: u64 = 2;
+const WRITE_TRACKED: u64 = 2;
 const LEVEL_SHIFT: u32 = 2;
 const PAYLOAD_MAX: u64 = (1 << 37) - 1;
 /// In a Resident page's payload: it was paged out by us.
@@ -98,11 +107,11 @@ pub const TICK_MS_SHIFT: u32 = 4;
 
 impl Snapshot {
     /// A word of these parts. `payload` must fit in 37 bits.
-    pub fn new(state: State, returns: u32, tick: u16, payload: u64) -> Self {
-        debug_assert!(returns < 8 && payload <= PAYLOAD_MAX);
+    pub fn new(state: State, refaults: u32, tick: u16, payload: u64) -> Self {
+        debug_assert!(refaults < 8 && payload <= PAYLOAD_MAX);
         Snapshot(
             state as u64
-                | u64::from(returns) << RETURNS_SHIFT
+                | u64::from(refaults) << REFAULTS_SHIFT
                 | u64::from(tick) << TICK_SHIFT
                 | (payload & PAYLOAD_MAX) << PAYLOAD_SHIFT,
         )
@@ -127,11 +136,11 @@ impl Snapshot {
     }
 
     fn count(self) -> u32 {
-        (self.0 >> RETURNS_SHIFT & 7) as u32
+        (self.0 >> REFAULTS_SHIFT & 7) as u32
     }
 
     /// See the module's drawing.
-    pub fn returns(self) -> u32 {
+    pub fn refaults(self) -> u32 {
         if self.is_incompressible() { 0 } else { self.count() }
     }
 
@@ -165,17 +174,17 @@ impl Snapshot {
     }
 
     /// A page that came back at `tick`.
-    pub fn back(page: Return, tick: u16) -> Self {
-        let level = u64::from(page.returns) << LEVEL_SHIFT;
+    pub fn back(page: Refault, tick: u16) -> Self {
+        let level = u64::from(page.refaults) << LEVEL_SHIFT;
         Snapshot::new(
             State::Resident,
-            page.returns,
+            page.refaults,
             tick,
             level | if page.probation { PROBATION } else { 0 },
         )
     }
 
-    /// The returns that a resident page had when it came back: what is left of them here is its
+    /// The refaults that a resident page had when it came back: what is left of them here is its
     /// countdown.
     fn level(self) -> u32 {
         match self.state() {
@@ -195,17 +204,17 @@ impl Snapshot {
     }
 
     /// This word with another count of refaults, and no longer write-tracked.
-    pub fn with_returns(self, returns: u32) -> Self {
-        debug_assert!(returns < 8 && self.is(State::Resident));
+    pub fn with_refaults(self, refaults: u32) -> Self {
+        debug_assert!(refaults < 8 && self.is(State::Resident));
         Snapshot(
-            self.0 & !(7 << RETURNS_SHIFT | WATCHED << PAYLOAD_SHIFT)
-                | u64::from(returns) << RETURNS_SHIFT,
+            self.0 & !(7 << REFAULTS_SHIFT | WRITE_TRACKED << PAYLOAD_SHIFT)
+                | u64::from(refaults) << REFAULTS_SHIFT,
         )
     }
 
     /// This word with no refaults, and write-tracked.
-    pub fn watched(self) -> Self {
-        Snapshot(self.with_returns(0).0 | WATCHED << PAYLOAD_SHIFT)
+    pub fn write_tracked(self) -> Self {
+        Snapshot(self.with_refaults(0).0 | WRITE_TRACKED << PAYLOAD_SHIFT)
     }
 
     /// Whether the page is in the page table, as far as is known here.
@@ -220,7 +229,7 @@ impl Snapshot {
 
     /// A page on probation, without its copy.
     pub fn without_copy(self) -> Self {
-        self.with(State::Resident, PROBATION | u64::from(self.returns()) << LEVEL_SHIFT)
+        self.with(State::Resident, PROBATION | u64::from(self.refaults()) << LEVEL_SHIFT)
     }
 
     /// A page that stays where it is, or is put back there, as the others are: not on probation.
@@ -246,9 +255,9 @@ impl Snapshot {
         Snapshot(self.0 & !(PAYLOAD_MAX << PAYLOAD_SHIFT) | location << PAYLOAD_SHIFT)
     }
 
-    /// Whether the page is watched.
-    pub fn is_watched(self) -> bool {
-        self.is(State::Resident) && self.payload() & WATCHED != 0
+    /// Whether its writes are tracked.
+    pub fn is_write_tracked(self) -> bool {
+        self.is(State::Resident) && self.payload() & WRITE_TRACKED != 0
     }
 
     /// This page's word, with the refault count that it had, once it is paged out into the kernel's
@@ -384,7 +393,7 @@ mod tests {
     fn parts_survive_packing() {
         let word = Snapshot::new(State::Evicted, 5, 0xBEEF, PAYLOAD_MAX - 7);
         assert_eq!(
-            (word.state(), word.returns(), word.tick(), word.payload()),
+            (word.state(), word.refaults(), word.tick(), word.payload()),
             (Some(State::Evicted), 5, 0xBEEF, PAYLOAD_MAX - 7)
         );
         assert_eq!(Snapshot(0).state(), Some(State::Resident));
@@ -393,25 +402,25 @@ mod tests {
 
     #[test]
     fn a_page_that_was_paged_out_is_resident_and_remembers() {
-        let word = Snapshot::back(Return { returns: 3, probation: true }, 7).swapped_at(9);
+        let word = Snapshot::back(Refault { refaults: 3, probation: true }, 7).swapped_at(9);
         assert!(word.is_swapped() && word.is(State::Resident) && !word.is_on_probation());
-        assert_eq!((word.returns(), word.tick()), (3, 9));
+        assert_eq!((word.refaults(), word.tick()), (3, 9));
         assert!(!word.with(State::Resident, 0).is_swapped() && !Snapshot(0).is_swapped());
         assert!(!Snapshot::new(State::Evicted, 0, 0, PAYLOAD_MAX).is_swapped());
     }
 
     #[test]
     fn a_page_leaves_with_the_returns_that_it_came_back_with() {
-        let mut page = Snapshot::back(Return { returns: 3, probation: false }, 9);
+        let mut page = Snapshot::back(Refault { refaults: 3, probation: false }, 9);
         for left in [2, 1] {
-            page = page.with_returns(left);
-            assert_eq!((page.returns(), page.moving().returns()), (left, 3));
+            page = page.with_refaults(left);
+            assert_eq!((page.refaults(), page.moving().refaults()), (left, 3));
         }
-        page = page.watched();
-        assert_eq!((page.returns(), page.moving().returns(), page.moving().payload()), (0, 3, 0));
-        let on_probation = Snapshot::back(Return { returns: 2, probation: true }, 9);
+        page = page.write_tracked();
+        assert_eq!((page.refaults(), page.moving().refaults(), page.moving().payload()), (0, 3, 0));
+        let on_probation = Snapshot::back(Refault { refaults: 2, probation: true }, 9);
         assert_eq!(
-            (on_probation.moving().returns(), on_probation.off_probation().moving().returns()),
+            (on_probation.moving().refaults(), on_probation.off_probation().moving().refaults()),
             (2, 2)
         );
         assert!(!on_probation.off_probation().is_on_probation());
@@ -426,14 +435,18 @@ mod tests {
     /// never out.
     #[test]
     fn what_never_left_is_never_young() {
-        let known = Snapshot(0).with_returns(3);
+        let known = Snapshot(0).with_refaults(3);
         for now_ms in (0..1u64 << 16).map(|tick| tick << TICK_MS_SHIFT) {
-            for word in
-                [Snapshot(0), Snapshot(0).watched(), known, known.moving(), known.off_probation()]
-            {
+            for word in [
+                Snapshot(0),
+                Snapshot(0).write_tracked(),
+                known,
+                known.moving(),
+                known.off_probation(),
+            ] {
                 assert_eq!(word.age_ms(now_ms), u64::MAX, "{word:?} at {now_ms} ms");
             }
-            let back = Snapshot::back(Return { returns: 1, probation: false }, tick_of(now_ms));
+            let back = Snapshot::back(Refault { refaults: 1, probation: false }, tick_of(now_ms));
             assert_eq!((back.age_ms(now_ms), back.age_ms(now_ms.saturating_sub(900))), (0, 0));
             assert!(back.age_ms(now_ms + 100) <= 112 && back.age_ms(now_ms + 100) >= 80);
         }
@@ -442,9 +455,9 @@ mod tests {
     #[test]
     fn tries_are_counted_while_a_page_does_not_compress() {
         let word = Snapshot::new(State::Resident, 5, 7, 0).incompressible_at(8);
-        assert_eq!((word.returns(), word.tries(), word.tick()), (0, 0, 8));
+        assert_eq!((word.refaults(), word.tries(), word.tick()), (0, 0, 8));
         let word = word.with(State::Staged, 3).incompressible_at(9);
-        assert_eq!((word.returns(), word.tries(), word.state()), (0, 1, Some(State::Resident)));
+        assert_eq!((word.refaults(), word.tries(), word.state()), (0, 1, Some(State::Resident)));
         assert_eq!((0..20).fold(word, |word, _| word.incompressible_at(9)).tries(), 7);
     }
 

@@ -14,10 +14,10 @@
 //!    state; each leaves a note.
 //! 3. *Parent*: what is registered is kept from children again, notes are worked off, the gate
 //!    opens.
-//! 4. *Child*: locks are opened, a companion is made ([`crate::threads::companion`]), which registers again
-//!    what was registered, notes are worked off, and only then does anything else run. Where there
-//!    can be no companion (a limit on processes, no right to userfaultfd any more), the child's
-//!    only thread brings all pages back itself.
+//! 4. *Child*: locks are opened, a companion is made ([`crate::threads::companion`]), which
+//!    registers again what was registered, notes are worked off, and only then does anything else
+//!    run. Where there can be no companion (a limit on processes, no right to userfaultfd any
+//!    more), the child's only thread brings all pages back itself.
 //!
 //! What the program keeps from its children (MADV_DONTFORK) is dropped in the child before it
 //! starts anything: ranges, page words, stored pages. The parent's stay.
@@ -46,7 +46,7 @@ use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::time::Duration;
 use terrace_control::stats::State as Reported;
 use terrace_os::{self as sys, Errno, Fd, PAGE};
-use terrace_policy::victims::Return;
+use terrace_policy::victims::Refault;
 use terrace_tiers::{DataFile, Location, Tier};
 
 impl Pager {
@@ -187,7 +187,7 @@ impl Pager {
             let mut store = entry.region.store.lock();
             let found = entry.word(address).load();
             let resident = Snapshot::back(
-                Return { returns: found.returns(), probation: false },
+                Refault { refaults: found.refaults(), probation: false },
                 tick_of(now_ms),
             );
             // Two faults on one page leave two notes.
@@ -199,7 +199,7 @@ impl Pager {
                 );
                 self.count_restored(&entry, 1);
                 self.account.resident_pages.fetch_add(1, Relaxed);
-                entry.region.returned.fetch_add(1, Relaxed);
+                entry.region.refaults.fetch_add(1, Relaxed);
             }
         }
     }
@@ -314,7 +314,7 @@ impl Pager {
                 ));
             }
         }
-        let resident = Snapshot::back(Return { returns: found.returns(), probation: false }, 0);
+        let resident = Snapshot::back(Refault { refaults: found.refaults(), probation: false }, 0);
         let settled = word.transition(found, resident);
         self.check(settled.is_ok(), "the only thread changes page words");
         let removed =

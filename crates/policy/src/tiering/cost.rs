@@ -3,8 +3,8 @@
 //!
 //! After its first fault a page is in DRAM. So a compressed tier costs the *different* pages that
 //! are touched times the whole time of a fault, not accesses times it, as TierScape's equation 7
-//! charges. A region can be out as a whole, and each page that is touched in a window is a fault; or
-//! pages in use stay in DRAM, and only touches of pages that were idle are. Both numbers are
+//! charges. A region can be out as a whole, and each page that is touched in a window is a fault;
+//! or pages in use stay in DRAM, and only touches of pages that were idle are. Both numbers are
 //! measured in each window and averaged, and both ways are choices of the solver.
 //!
 //! Costs are TierScape's equations 8 to 10. The work of moving is charged too: to compress, to
@@ -120,7 +120,7 @@ pub(super) struct Column {
 /// What pages of a region, or of any set, do in a compressed tier in one window.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stay {
-    /// Pages that come back.
+    /// Pages that refault.
     pub faults: f64,
     /// Pages in DRAM, on average.
     pub in_dram: f64,
@@ -132,7 +132,7 @@ impl Stay {
     pub fn of(whole: bool, pages: f64, touched: f64, fresh: f64) -> Stay {
         match whole {
             true => Stay { faults: touched, in_dram: pages * leak(touched / pages) },
-            // Those that come back stay for half of the window on average.
+            // Those that refault stay for half of the window on average.
             false => Stay { faults: fresh, in_dram: (touched + fresh / 2.0).min(pages) },
         }
     }
@@ -250,7 +250,7 @@ impl TerraceCost {
         let touched = known.touched.next(self.lasts[1]).min(pages);
         let fresh = known.fresh.next(self.lasts[2]).min(touched);
         let stay = Stay::of(column.whole, pages, touched, fresh);
-        // What came back goes out again.
+        // What refaulted is evicted again.
         let time = stay.faults * (fault_ns + store_ns * self.config.work_price);
         (time, stay.in_dram + (1.0 - stay.in_dram / pages) * all)
     }

@@ -1,18 +1,18 @@
 //! What tiers would come to, for data of which it is known how much was idle for how long.
 //!
 //! Where single regions are not known, this is enough. Let I(t) be the part of the data that
-//! nothing touches in t seconds. Pages that leave once they were idle for t are that part, and come
-//! back at the rate −dI/dt (Denning and Schwartz, "Properties of the working-set model", 1972). So
-//! pages of one age are a *class*, with a size and with faults of its own. Each class is in the tier
-//! where it costs least for the time that is lost, as in [`super::cost`]: equation 2 of TierScape
-//! over expected faults, solved by [`super::knapsack`].
+//! nothing touches in t seconds. Pages that are evicted once they were idle for t are that part,
+//! and come back at the rate −dI/dt (Denning and Schwartz, "Properties of the working-set model",
+//! 1972). So pages of one age are a *class*, with a size and with faults of its own. Each class is
+//! in the tier where it costs least for the time that is lost, as in [`super::cost`]: equation 2 of
+//! TierScape over expected faults, solved by [`super::knapsack`].
 //!
 //! Between the times that were measured I(t) is taken to fall evenly over log t. What was touched
-//! within the shortest of them came back at least that often, which is a lower bound
+//! within the shortest of them refaulted at least that often, which is a lower bound
 //! ([`Outlook::is_lower_bound`]).
 //!
-//! A model plans once a window, so a page leaves once a window at most, and comes back no more often
-//! than that: with a knob ([`Data::at_knob`]) the choices of a class are those that
+//! A model plans once a window, so a page is evicted once a window at most, and refaults no more
+//! often than that: with a knob ([`Data::at_knob`]) the choices of a class are those that
 //! [`super::cost`] has for a region. Nothing has left before the first window has ended
 //! ([`Outlook::of_run`]).
 
@@ -36,7 +36,7 @@ pub struct Class {
     pub idle_s: f64,
     /// What part of all data they are.
     pub part: f64,
-    /// How much of the data comes back in a second if they are out, beyond what comes back if only
+    /// How much of the data refaults in a second if they are evicted, beyond what refaults if only
     /// older pages are.
     pub rate: f64,
     /// The rate is at least that: they were touched sooner than could be seen.
@@ -51,7 +51,7 @@ const PIECE: f64 = 0.02;
 /// Where this part of a class or more is touched in each window, no more than that is left to come.
 const NEAR: f64 = 0.8;
 /// Seconds that it takes, in each second, to have all data out: so little that it only decides
-/// where pages would never come back. They stay in DRAM unless the knob asks for their saving.
+/// where pages would never refault. They stay in DRAM unless the knob asks for their saving.
 const TIE: f64 = 1e-7;
 
 /// Sorted by time, with parts that only fall.
@@ -114,7 +114,7 @@ pub fn classes(idle: &[Idle]) -> Vec<Class> {
     pieces(&level(all))
 }
 
-/// Evens out classes of which an older one comes back more often than a younger one, for each page:
+/// Evens out classes of which an older one refaults more often than a younger one, for each page:
 /// measurements of different times need not agree.
 fn level(classes: Vec<Class>) -> Vec<Class> {
     let mut pools: Vec<(Vec<Class>, f64, f64)> = Vec::new();
@@ -169,19 +169,19 @@ pub struct Outlook {
     pub cost: f64,
     /// The part of its time that the program loses, from 0 to 1.
     pub slowdown: f64,
-    /// More may be lost: some of what is out was touched sooner than could be seen.
+    /// More may be lost: some of what is evicted was touched sooner than could be seen.
     pub is_lower_bound: bool,
     /// The part of the data's size that is left of it in DRAM, compressed pages included.
     pub dram: f64,
-    /// Pages that come back in a second.
+    /// Pages that refault in a second.
     pub faults: f64,
     /// Parts of the data, by tier.
     pub parts: Vec<f64>,
 }
 
 impl Outlook {
-    /// On average over a run that takes `run_s` seconds alone and has all data in DRAM for the first
-    /// `before_s` of them.
+    /// On average over a run that takes `run_s` seconds alone and has all data in DRAM for the
+    /// first `before_s` of them.
     #[must_use]
     pub fn of_run(mut self, run_s: f64, before_s: f64) -> Outlook {
         let in_force = if run_s > before_s { 1.0 - before_s / run_s } else { 0.0 };
@@ -208,7 +208,7 @@ fn of_each_second(part: f64) -> f64 {
     part / (1.0 - part).max(f64::MIN_POSITIVE)
 }
 
-/// When pages leave for a tier.
+/// When pages are evicted to a tier.
 #[derive(Clone, Copy, Debug)]
 enum Leave {
     /// As soon as they have been idle for long enough.
@@ -305,7 +305,7 @@ impl Data<'_> {
                     out.dram += away * self.stored[*part][tier];
                 }
                 out.faults += stay.faults * self.pages / parts;
-                // A page comes back once a window at most: then the bound is near.
+                // A page refaults once a window at most: then the bound is near.
                 let is_at_windows = matches!(column.leave, Leave::AtWindows { .. });
                 let is_near = is_at_windows && self.touched(class) >= NEAR;
                 out.is_lower_bound |= class.is_lower_bound && !is_near;
@@ -341,8 +341,8 @@ impl Data<'_> {
         self.outlook(tiers, &tables, &choice)
     }
 
-    /// The least cost where no more than this part of the program's time is lost, if pages leave by
-    /// their age. Classes of which only a lower bound of that is known stay in DRAM.
+    /// The least cost where no more than this part of the program's time is lost, if pages are
+    /// evicted by their age. Classes of which only a lower bound of that is known stay in DRAM.
     pub fn at_slowdown(&self, tiers: &[Tier], used: &[usize], slowdown: f64) -> Outlook {
         let by_age = |tier: &usize| Choice { tier: *tier, leave: Leave::ByAge };
         let tables = self.tables(tiers, used.iter().map(by_age).collect());
@@ -357,8 +357,8 @@ impl Data<'_> {
         self.outlook(tiers, &tables, &choice)
     }
 
-    /// For each number of tiers below DRAM, from 1 to `most`, the set of them that costs least where
-    /// no more time is lost than `slowdown`; as numbers of `tiers`, 0 first.
+    /// For each number of tiers below DRAM, from 1 to `most`, the set of them that costs least
+    /// where no more time is lost than `slowdown`; as numbers of `tiers`, 0 first.
     pub fn best_sets(
         &self,
         tiers: &[Tier],
@@ -531,7 +531,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(64) })]
 
-        /// Whatever was seen: parts sum up to 1, older pages come back no more often, a knob's cost
+        /// Whatever was seen: parts sum up to 1, older pages refault no more often, a knob's cost
         /// falls and its slowdown rises, and no cost is above the bound.
         #[test]
         fn outlooks_are_possible(

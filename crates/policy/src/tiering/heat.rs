@@ -5,7 +5,7 @@
 //! tell, some hundred a second for all memory. How many pages they were taken from is estimated by
 //! Chao's lower bound (Chao 1984), from how many were met once and twice. So a region that nothing
 //! is known of seems idle, is moved out, and its faults say what is right. That is remembered when
-//! it has come back to DRAM, and forgotten slowly; otherwise it would leave again at once.
+//! it has come back to DRAM, and forgotten slowly; otherwise it would be evicted again at once.
 
 use super::Region;
 
@@ -66,7 +66,7 @@ pub struct Counted {
     pub tier: u8,
     /// Pages of it in DRAM now.
     pub resident: u32,
-    /// Pages that came back by faults in this window.
+    /// Pages that refaulted in this window.
     pub faults: u32,
     /// What the program said of it.
     pub expected: Option<Expected>,
@@ -100,7 +100,7 @@ impl Heat {
             known.touched *= REMEMBERED;
             known.fresh *= REMEMBERED;
         } else {
-            // What is in DRAM although the region is out was touched.
+            // What is in DRAM although the region is evicted was touched.
             (known.touched, known.fresh) = ((counted.resident as f32).max(faults), faults);
         }
         let weight = met.weight + faults;
@@ -178,7 +178,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(256) })]
 
-        /// Whatever was seen, a region has no more touched pages than pages, nor fresh than touched.
+        /// Whatever was seen, a region has no more touched pages than pages, nor fresh than
+        /// touched.
         #[test]
         fn a_region_is_possible(
             samples in proptest::collection::vec((0usize..512, 0.0f32..9.0), 0..300),

@@ -215,8 +215,8 @@ pub fn solve(problem: &Problem<'_>) -> Solution {
 }
 
 /// The price of one constraint, all others being free, at which it holds with as little to spare as
-/// can be; and the best lower bound of the time that was seen on the way. `guess`: what the price is
-/// about; 0 if nothing is known.
+/// can be; and the best lower bound of the time that was seen on the way. `guess`: what the price
+/// is about; 0 if nothing is known.
 fn find_price(problem: &Problem<'_>, constraint: usize, every: usize, guess: f64) -> (f64, f64) {
     let limit = problem.limit(constraint) / every as f64;
     let mut best = f64::NEG_INFINITY;

@@ -53,7 +53,7 @@ pub enum Kind {
     },
 }
 
-/// One tier. The first of a list is DRAM, where pages begin and come back to.
+/// One tier. The first of a list is DRAM, where pages begin and are restored to.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tier {
     /// As users write it.
@@ -89,7 +89,7 @@ pub struct Region {
     pub pages: u32,
     /// The tier that it was given last; 0 at first.
     pub tier: u8,
-    /// Pages that are in DRAM although the tier is another: they were touched, and came back.
+    /// Pages that are in DRAM although the tier is another: they were touched, and restored.
     pub leaked: u32,
     /// Accesses by samples.
     pub accesses: f32,
@@ -135,7 +135,7 @@ impl Window<'_> {
     }
 }
 
-/// Which pages of a region that is out are sent out again after they came back.
+/// Which pages of an evicted region are evicted again after they refaulted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resend {
     /// None, before the region's tier changes (TierScape's artifact).

@@ -46,7 +46,7 @@ pub fn list(
             let (from, to) = (region.tier, *to);
             let resend = resend(number);
             let out = !window.tiers[usize::from(to)].is_bytes();
-            // Pages in use would come back at once.
+            // Pages in use would refault at once.
             let in_use = if resend == Resend::Idle && out { region.touched } else { 0 };
             let pages = if from != to {
                 let there = if to == 0 { region.leaked } else { in_use };

@@ -59,8 +59,8 @@ impl Codec for Lz4 {
         limit: usize,
     ) -> Option<&'s [u8]> {
         let capacity = limit.min(PAGE_BYTES).checked_sub(1)?;
-        // SAFETY: `state` has LZ4_sizeofState() bytes, 8-byte aligned (`State::default`); the source is
-        // PAGE_BYTES long; `output` has PAGE_BYTES bytes, more than `capacity`; the three
+        // SAFETY: `state` has LZ4_sizeofState() bytes, 8-byte aligned (`State::default`); the
+        // source is PAGE_BYTES long; `output` has PAGE_BYTES bytes, more than `capacity`; the three
         // are separate allocations.
         let written = unsafe {
             LZ4_compress_fast_extState(

@@ -1,5 +1,5 @@
 //! LZ4's high compression: blocks that the decoder of `lz4` reads, a tenth smaller, for three times
-//! the time to compress. For pages that leave seldom and come back often.
+//! the time to compress. For pages that are evicted seldom and restored often.
 //!
 //! Levels from 10 on allocate for each page, by a malloc that is the program's: they are left out.
 
@@ -23,8 +23,8 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// LZ4's tables (256 KiB), made when a thread first compresses. `u64`, because LZ4 wants them 8-byte
-/// aligned.
+/// LZ4's tables (256 KiB), made when a thread first compresses. `u64`, because LZ4 wants them
+/// 8-byte aligned.
 #[derive(Default)]
 pub(super) struct State(Option<Box<[u64]>>);
 
@@ -39,7 +39,7 @@ impl State {
             let mut tables = Vec::new();
             tables.try_reserve_exact(bytes.div_ceil(8)).ok()?;
             tables.resize(bytes.div_ceil(8), 0u64);
-            // SAFETY: as many bytes as LZ4 asks for, aligned for it, and nobody else's.
+            // SAFETY: as many bytes as LZ4 asks for, aligned for it, and not used elsewhere.
             let made = unsafe { LZ4_initStreamHC(tables.as_mut_ptr().cast(), bytes) };
             if made.is_null() {
                 return None;

@@ -257,9 +257,9 @@ fn deflate(_: i32) -> impl Codec + use<> {
     raw::Raw
 }
 
-/// Asks for all of a stored page at once. Nobody has looked at it since it was stored, and zstd
-/// begins at several of its places, one cache line after the other: 6 to 9 % of the time to
-/// decompress one that is in no cache.
+/// Asks for all of a stored page at once. It has not been read since it was stored, and zstd begins
+/// at several of its places, one cache line after the other: 6 to 9 % of the time to decompress one
+/// that is in no cache.
 pub(crate) fn prefetch(bytes: &[u8]) {
     #[cfg(target_arch = "x86_64")]
     for line in bytes.chunks(64) {

@@ -1,4 +1,4 @@
-//! Pages as they are: what leaves DRAM only gains by being elsewhere.
+//! Pages as they are: eviction only gains by their being elsewhere.
 
 use super::{Codec, CodecError, Scratch};
 use crate::page::Page;

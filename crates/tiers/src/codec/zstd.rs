@@ -205,7 +205,7 @@ fn compress(context: &mut CCtx, page: &Page, out: &mut [u8]) -> Option<usize> {
 }
 
 /// Bytes × ns to bring `pages` out and home with a dictionary, or none. `None` without memory, or
-/// if a page does not come back.
+/// if a page is not restored.
 fn cost(
     pages: &[Page],
     level: i32,

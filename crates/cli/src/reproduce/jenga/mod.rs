@@ -1,8 +1,8 @@
 //! Jenga: its policy and its allocator against the systems that it compares itself with, and what
 //! its allocator does for objects.
 //!
-//! [`programs`]: what stands for its ten applications; [`systems`]: figures that run policies on them (3, 7 to 11); [`objects`]: figures of
-//! objects and counters (2, 5, 6, 12).
+//! [`programs`]: what stands for its ten applications; [`systems`]: figures that run policies on
+//! them (3, 7 to 11); [`objects`]: figures of objects and counters (2, 5, 6, 12).
 
 mod objects;
 mod programs;

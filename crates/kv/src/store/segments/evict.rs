@@ -107,7 +107,8 @@ impl Segments {
         let hash = unsafe { (*at.cast::<Header>()).hash };
         let guard = context.index.lock(hash);
         let Some(slot) = guard.find(hash, |other| ptr::eq(other, at)) else {
-            // It is on its way into the index, or out of it: then who took it out frees it.
+            // It is on its way into the index, or out of it: then the thread that took it out frees
+            // it.
             state.queue.push_back(unit);
             return false;
         };

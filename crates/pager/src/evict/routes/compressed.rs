@@ -1,4 +1,4 @@
-//! Compressed, into pools of our own in memory or files: claim, stage, compress, store.
+//! The route into compressed pools of our own, in memory or files: claim, stage, compress, store.
 
 use crate::evict::claim::{claim_from_probation, is_refused};
 use crate::evict::evictor::{EvictOutcome, EvictRequest, Evictor};
@@ -15,7 +15,7 @@ use terrace_tiers::Tier;
 /// What packed pages take, as a multiple of their encoded bytes.
 const PACKED: f64 = 1.07;
 
-/// Into a tier of ours.
+/// The route into a tier of ours.
 pub(super) struct Compressed;
 
 impl Route for Compressed {
@@ -32,13 +32,13 @@ impl Route for Compressed {
         evictor: &mut Evictor,
         mm: &Mm,
         entry: Entry,
-        wish: EvictRequest,
+        request: EvictRequest,
     ) -> EvictOutcome {
         let mut taken = EvictOutcome::default();
-        let mut from = wish.from;
+        let mut from = request.from;
         evictor.look_for_pins(mm);
         let now_ms = sys::now_ns() / 1_000_000;
-        while (taken.evicted as usize) < wish.pages && from < REGION / PAGE {
+        while (taken.evicted as usize) < request.pages && from < REGION / PAGE {
             let _inside = mm.gate.worker();
             let _region = mm.table.lock(&entry);
             if mm.is_frozen() || !mm.tiers[1..].iter().any(accepts) {
@@ -50,11 +50,11 @@ impl Route for Compressed {
                 from = REGION / PAGE;
                 break;
             }
-            let limit = BATCH.min(wish.pages - taken.evicted as usize);
+            let limit = BATCH.min(request.pages - taken.evicted as usize);
             let (mut claimed, mut staged) =
                 (std::mem::take(&mut evictor.claimed), std::mem::take(&mut evictor.staged));
             from = mm.trace.evicting(EvictionStep::Scan, || {
-                let judge = |word, written| wish.judge(word, written, now_ms);
+                let judge = |word, written| request.judge(word, written, now_ms);
                 evictor.claim(
                     mm,
                     &entry,
@@ -69,12 +69,12 @@ impl Route for Compressed {
             mm.trace.evicting(EvictionStep::Move, || {
                 evictor.stage(mm, &entry, &claimed, 0, &mut taken, &mut staged)
             });
-            taken.evicted += evictor.store(mm, &entry, &staged, 0, claimed.len(), Some(wish));
+            taken.evicted += evictor.store(mm, &entry, &staged, 0, claimed.len(), Some(request));
             claimed.clear();
             staged.clear();
             (evictor.claimed, evictor.staged) = (claimed, staged);
             mm.tell_progress();
-            // Shared with a child, most likely all of it: not a whole region of refusals.
+            // Most likely all of it is shared with a child: avoid a whole region of refusals.
             if taken.refused as usize >= BATCH / 2 && taken.refused > taken.evicted {
                 from = REGION / PAGE;
             }
@@ -94,7 +94,7 @@ impl Route for Compressed {
         evictor.look_for_pins(mm);
         let _inside = mm.gate.worker();
         let now_ms = sys::now_ns() / 1_000_000;
-        let wish = EvictRequest { pages: 1, pressure: 0, anything: false, tier, from: 0 };
+        let request = EvictRequest { pages: 1, pressure: 0, anything: false, tier, from: 0 };
         let possible = !mm.is_frozen() && mm.tiers[1..].iter().any(accepts);
         let swaps = sys::has_swap();
         let mut slot = 0;
@@ -116,12 +116,12 @@ impl Route for Compressed {
                     evictor.stage(mm, &entry, claimed, slot, &mut taken, &mut staged)
                 });
                 slot += staged.len();
-                if evictor.store(mm, &entry, &staged, 0, 0, Some(wish)) > 0 {
+                if evictor.store(mm, &entry, &staged, 0, 0, Some(request)) > 0 {
                     report(entry.number);
                 }
                 staged.clear();
             }
-            // If it could not leave.
+            // If it could not be evicted.
             mm.end_probation(&entry, address);
         }
         evictor.staged = staged;

@@ -1,5 +1,5 @@
-//! The ways for pages out of DRAM: compressed into pools of our own, to the kernel's swap, to the
-//! memory of another node.
+//! The routes by which pages are evicted from DRAM: into compressed pools of our own, to the
+//! kernel's swap, to the memory of another node.
 
 mod compressed;
 mod node;
@@ -12,7 +12,7 @@ use crate::pages::mm::Mm;
 use crate::pages::table::Entry;
 use terrace_tiers::{Backing, Tier};
 
-/// The way to a tier.
+/// The route to a tier.
 pub(crate) fn route_of(tier: &Tier) -> &'static dyn Route {
     match tier.backing() {
         Backing::Memory(_) | Backing::File(_) => &compressed::Compressed,
@@ -21,8 +21,8 @@ pub(crate) fn route_of(tier: &Tier) -> &'static dyn Route {
     }
 }
 
-/// The tier for what is meant for `tier`: this one, or where it takes no pages the next of ours that
-/// does, or else the one before.
+/// The tier for pages meant for `tier`. It is `tier` itself if it accepts pages, or the next of
+/// ours that does, or else the one before.
 fn accepting(mm: &Mm, tier: usize) -> usize {
     if route_of(&mm.tiers[tier]).accepts(&mm.tiers[tier]) { tier } else { mm.own_tier(tier) }
 }
@@ -35,7 +35,7 @@ impl Evictor {
     }
 
     /// Evicts pages whose probation is over, by their numbers; `report` gets the region of each
-    /// that went.
+    /// evicted page.
     pub fn end_probation(
         &mut self,
         mm: &Mm,

@@ -1,6 +1,6 @@
-//! To the memory of another NUMA node. Whole regions go there, by samples of what is hot
-//! (`mover/far.rs`), and single pages never do: those that are meant for a node go to the next
-//! compressed tier.
+//! The route to the memory of another NUMA node. Whole regions are moved there, by samples of what
+//! is hot (`mover/far.rs`), and single pages never are. Single pages meant for a node are evicted
+//! to the next compressed tier.
 
 use crate::evict::evictor::{EvictOutcome, EvictRequest, Evictor};
 use crate::evict::routes::route::Route;

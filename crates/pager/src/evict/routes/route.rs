@@ -1,20 +1,20 @@
-//! What is different about each way for pages out of DRAM.
+//! What differs between the routes by which pages are evicted from DRAM.
 
 use crate::evict::evictor::{EvictOutcome, EvictRequest, Evictor};
 use crate::pages::mm::Mm;
 use crate::pages::table::Entry;
 use terrace_tiers::Tier;
 
-/// A way for pages out of DRAM, one for each kind of tier. A further kind is a file with one of
-/// these and a row in [`route_of`](super::route_of).
+/// A route by which pages are evicted from DRAM, one for each kind of tier. A further kind is a
+/// file with an implementation of this trait and a row in [`route_of`](super::route_of).
 pub(crate) trait Route: Sync {
-    /// Whether single pages may leave this way at present.
+    /// Whether single pages may be evicted by this route at present.
     fn accepts(&self, tier: &Tier) -> bool;
 
-    /// DRAM that a byte of the program's takes in the tier `tier`, once that is known.
+    /// Bytes of DRAM that a byte of the program's takes in the tier `tier`, once that is known.
     fn ratio(&self, evictor: &Evictor, mm: &Mm, tier: usize) -> Option<f64>;
 
-    /// Evicts pages of a region as `request` says, into its tier, which takes pages.
+    /// Evicts pages of a region as `request` says, into its tier, which accepts pages.
     fn evict(
         &self,
         evictor: &mut Evictor,
@@ -23,8 +23,8 @@ pub(crate) trait Route: Sync {
         request: EvictRequest,
     ) -> EvictOutcome;
 
-    /// Evicts pages whose probation is over, by their numbers, into the tier `tier`; `report` gets
-    /// the region of each that went. What cannot leave stays, off probation.
+    /// Evicts pages whose probation is over, by their numbers, into the tier `tier`. `report` gets
+    /// the region of each evicted page. A page that cannot be evicted stays, off probation.
     fn end_probation(
         &self,
         evictor: &mut Evictor,

@@ -1,16 +1,15 @@
-//! The tier `swap`: pages that the mover chooses leave by `madvise(MADV_PAGEOUT)` for whatever the
-//! kernel swaps to, and come back by the kernel's own faults, in which no thread of ours takes
-//! part.
+//! The tier `swap`: pages that the mover chooses are swapped out with `madvise(MADV_PAGEOUT)` to
+//! whatever the kernel swaps to. The kernel's own faults restore them, without any pager thread.
 //!
-//! To the state machine such a page is Resident: its contents are the kernel's to keep, through
-//! fork, discard, mremap, munmap and UFFDIO_MOVE. That it was paged out is a mark in its word, with
-//! the time. The mark is a hint and the page table the truth: a mark too many or too few costs a
-//! wrong guess about a page, never its contents. Marks end when a scan, or the search for victims,
-//! finds the page present: then it came back, and is treated as one that a handler brought back, a
-//! scan later than it was.
+//! To the state machine such a page is Resident. The kernel keeps its contents through fork,
+//! discard, mremap, munmap and UFFDIO_MOVE. A mark in its word, with the time, says that it was
+//! paged out. The mark is a hint and the page table the truth. A mark too many or too few costs a
+//! wrong guess about a page, never its contents. A mark ends when a scan, or the search for
+//! victims, finds the page present. Then it has refaulted, and is treated as one that a handler
+//! restored, a scan later than it was.
 //!
-//! The kernel refuses without a word (no room, a control group's limit, pages locked, pinned or
-//! shared with a child): so it is looked at afterwards what has left.
+//! The kernel refuses without an error (no room, a control group's limit, pages locked, pinned or
+//! shared with a child). So which pages were swapped out is checked afterwards.
 
 use crate::evict::auto::{MEASURE_EVERY_NS, SAMPLE, measure_swap};
 use crate::evict::claim::is_refused;
@@ -24,13 +23,14 @@ use std::sync::atomic::Ordering::*;
 use terrace_os::{self as sys, PAGE, Run};
 use terrace_tiers::{Swap, SwapKind, Tier};
 
-/// Pages paged out at a time, for which a region's lock is held: 0.6 ms with zram.
+/// Pages paged out at a time, while a region's lock is held: 0.6 ms with zram.
 const CHUNK: usize = 64;
-/// Pages swapped in and moved to a tier of ours at a time, for which a region's lock is held: 0.5
-/// ms with zstd.
+/// Pages swapped in and moved to a tier of ours at a time, while a region's lock is held: 0.5 ms
+/// with zstd.
 const DENSIFIED: usize = 16;
 
-/// What reading a page from a disk takes, ns: what a fast NVMe drive needs, so that no less is told.
+/// Cost of reading a page from a disk, ns: that of a fast NVMe drive, so that the cost is not
+/// understated.
 const DISK_READ_NS: u64 = 50_000;
 
 struct Marked<'a> {
@@ -46,7 +46,7 @@ impl Marked<'_> {
     }
 }
 
-/// Into the kernel's swap.
+/// The route into the kernel's swap.
 pub(super) struct ToSwap;
 
 impl Route for ToSwap {
@@ -63,12 +63,12 @@ impl Route for ToSwap {
         evictor: &mut Evictor,
         mm: &Mm,
         entry: Entry,
-        wish: EvictRequest,
+        request: EvictRequest,
     ) -> EvictOutcome {
-        let Some(swap) = mm.tiers[wish.tier].swap() else { return EvictOutcome::default() };
-        let mut taken = EvictOutcome { next: wish.from, ..EvictOutcome::default() };
+        let Some(swap) = mm.tiers[request.tier].swap() else { return EvictOutcome::default() };
+        let mut taken = EvictOutcome { next: request.from, ..EvictOutcome::default() };
         let now_ms = sys::now_ns() / 1_000_000;
-        while (taken.evicted as usize) < wish.pages && taken.next < REGION / PAGE {
+        while (taken.evicted as usize) < request.pages && taken.next < REGION / PAGE {
             if mm.is_frozen() || !swap.accepts() {
                 taken.next = REGION / PAGE;
                 break;
@@ -80,17 +80,17 @@ impl Route for ToSwap {
                 taken.next = REGION / PAGE;
                 break;
             }
-            let limit = CHUNK.min(wish.pages - taken.evicted as usize);
+            let limit = CHUNK.min(request.pages - taken.evicted as usize);
             let (marked, next) =
                 evictor.mark(mm, &entry, limit, taken.next..REGION / PAGE, &mut taken, |word| {
-                    wish.judge(word, None, now_ms)
+                    request.judge(word, None, now_ms)
                 });
             taken.next = next;
             evictor.send(mm, &marked, &mut taken);
             drop(region);
             drop(inside);
             mm.tell_progress();
-            // Shared with a child, most likely all of it: not a whole region of refusals.
+            // Most likely all of it is shared with a child: avoid a whole region of refusals.
             if taken.refused as usize >= CHUNK / 4 && taken.refused > taken.evicted {
                 taken.next = REGION / PAGE;
             }
@@ -131,9 +131,9 @@ impl Route for ToSwap {
             }
             mm.end_probation(&entry, address);
         }
-        // They are scattered over regions, whose locks nobody holds any more: if one is unmapped
-        // now, or something else is there, the kernel pages that out, whose contents are
-        // safe with it whatever they are.
+        // They are scattered over regions whose locks are no longer held. If one is unmapped now,
+        // or something else is mapped there, the kernel pages that out; its contents are safe in
+        // swap whatever they are.
         evictor.send(mm, &marked, &mut taken);
         marked
             .iter()
@@ -144,14 +144,14 @@ impl Route for ToSwap {
 }
 
 impl Evictor {
-    /// Moves pages of a region that have been in the kernel's swap for long into the tier `to`, of
-    /// ours and denser. Returns how many.
+    /// Moves pages of a region that have been in the kernel's swap for long into the tier `to`, a
+    /// denser one of ours. Returns how many.
     ///
-    /// They are brought in first, as any page is that we evict: nothing of the kernel's swap is
-    /// moved about.
+    /// They are swapped in first, and then evicted as any other page: nothing is moved within the
+    /// kernel's swap.
     pub fn recompress_swapped(&mut self, mm: &Mm, entry: Entry, to: usize) -> u32 {
         let pagemap = mm.descriptors.pagemap.load(Relaxed);
-        let wish = EvictRequest { pages: 1, pressure: 0, anything: false, tier: to, from: 0 };
+        let request = EvictRequest { pages: 1, pressure: 0, anything: false, tier: to, from: 0 };
         let (base, mut from, mut stored) = (entry.region.address(), 0, 0);
         while from < REGION / PAGE && entry.region.swapped.load(Relaxed) > 0 && !mm.is_frozen() {
             let _inside = mm.gate.worker();
@@ -159,11 +159,12 @@ impl Evictor {
             if !mm.has_small_pages(&entry) {
                 break;
             }
-            let (now_ms, soon_ms) = (sys::now_ns() / 1_000_000, mm.mover.soon_ms.load(Relaxed));
+            let (now_ms, refault_distance_ms) =
+                (sys::now_ns() / 1_000_000, mm.mover.refault_distance_ms.load(Relaxed));
             let mut pages = Vec::with_capacity(DENSIFIED);
             while from < REGION / PAGE && pages.len() < DENSIFIED {
                 let found = entry.words[from].load();
-                if found.is_swapped() && found.age_ms(now_ms) > soon_ms {
+                if found.is_swapped() && found.age_ms(now_ms) > refault_distance_ms {
                     pages.push((from, found));
                 }
                 from += 1;
@@ -177,7 +178,7 @@ impl Evictor {
             let (mut taken, mut slot) = (EvictOutcome::default(), 0);
             for (page, found) in pages.drain(..).filter(|(page, _)| evictable(base + page * PAGE)) {
                 let address = base + page * PAGE;
-                // What came back meanwhile is in use.
+                // A page that refaulted meanwhile is in use.
                 let in_swap =
                     !sys::is_present(pagemap, address) && sys::is_mapped(pagemap, address);
                 if !in_swap || sys::populate_for_writing(address, PAGE).is_err() {
@@ -200,7 +201,7 @@ impl Evictor {
                 );
                 self.stage(mm, &entry, &claimed, slot, &mut taken, &mut staged);
                 slot += staged.len();
-                stored += self.store(mm, &entry, &staged, 0, 0, Some(wish));
+                stored += self.store(mm, &entry, &staged, 0, 0, Some(request));
             }
             if slot > 0 {
                 mm.staging.empty(0, slot);
@@ -240,7 +241,7 @@ impl Evictor {
                     return (marked, (address - base) / PAGE);
                 }
                 let word = entry.word(address);
-                // That it came back may be seen only now.
+                // A refault may be seen only now.
                 mm.see_return(entry, address, now_ms);
                 let mut before = word.load();
                 if !before.is_present() {
@@ -248,9 +249,9 @@ impl Evictor {
                 }
                 match judge(before) {
                     Verdict::Take => {}
-                    // (Nothing is watched here: memory that only the kernel swaps is not
+                    // (No writes are tracked here: memory that only the kernel swaps is not
                     // registered.)
-                    Verdict::Leave | Verdict::Watch(_) => continue,
+                    Verdict::Leave | Verdict::Track(_) => continue,
                     Verdict::Change(to) => {
                         taken.changed |= word.transition(before, to).is_ok();
                         continue;
@@ -274,12 +275,12 @@ impl Evictor {
         (marked, pages.end)
     }
 
-    /// Measures, if that is due, what a fault costs whose page is in the kernel's swap: on copies of
-    /// the first pages of these runs.
+    /// Measures, if that is due, the cost of a fault on a page in the kernel's swap. It uses copies
+    /// of the first pages of these runs.
     fn measure_swap_fault(&mut self, mm: &Mm, swap: &Swap, runs: &[(usize, usize)]) {
         let now_ns = sys::now_ns();
         let pages: usize = runs.iter().map(|(_, bytes)| bytes / PAGE).sum();
-        // Of a few pages, one during which the mover was preempted would be the median.
+        // With only a few pages, one during which the mover was preempted would be the median.
         if self.swap_measured_ns > 0 && now_ns - self.swap_measured_ns < MEASURE_EVERY_NS
             || pages < SAMPLE / 4
         {
@@ -287,7 +288,7 @@ impl Evictor {
         }
         self.swap_measured_ns = now_ns;
         if swap.kind() == SwapKind::Disk {
-            // What has just been written there is still in memory.
+            // What has just been written to the disk is still in memory.
             return mm.faults.cost.measured_swap(DISK_READ_NS);
         }
         let fill = |memory: usize| {
@@ -301,7 +302,7 @@ impl Evictor {
         }
     }
 
-    /// Has the kernel page out what is marked, and takes the marks off what stayed.
+    /// Makes the kernel page out the marked pages, and removes the marks of those that stayed.
     fn send(&mut self, mm: &Mm, marked: &[Marked], taken: &mut EvictOutcome) {
         let (Some((tier, swap)), Some(first)) = (mm.swap(), marked.first()) else { return };
         let pagemap = mm.descriptors.pagemap.load(Relaxed);
@@ -318,13 +319,13 @@ impl Evictor {
             page.entry.number == next.entry.number && page.address < next.address
         }) {
             let (start, end) = (pages[0].address, pages[pages.len() - 1].address + PAGE);
-            // If the kernel does not say what has left, the next scan of everything will find what
-            // stayed.
+            // If the kernel does not report which pages were swapped out, the next full scan will
+            // find those that stayed.
             let count = sys::scan_present(pagemap, start, end, &mut self.runs)
                 .map_or(0, |(count, _)| count);
             for page in pages.iter().filter(|page| is_in(&self.runs[..count], page.address)) {
                 refused += 1;
-                let as_before = Snapshot::new(State::Resident, page.marked.returns(), now, 0);
+                let as_before = Snapshot::new(State::Resident, page.marked.refaults(), now, 0);
                 if page.entry.word(page.address).transition(page.marked, as_before).is_ok() {
                     page.entry.region.swapped.fetch_sub(1, Relaxed);
                 }

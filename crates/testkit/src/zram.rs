@@ -1,4 +1,4 @@
-//! A zram swap device for the time of a benchmark, undone when dropped, also on a panic.
+//! A zram swap device, undone when dropped, also on a panic.
 
 use anyhow::{Context, bail};
 use std::fs;
@@ -10,7 +10,7 @@ pub struct Zram {
     pub algorithm: &'static str,
     device: String,
     added: bool,
-    _page_cluster: Changed,
+    _page_cluster: Option<Changed>,
 }
 
 impl Zram {
@@ -26,17 +26,24 @@ impl Zram {
             Err(_) => bail!("zram0 is in use, and this kernel adds no other device"),
         };
         // Undone by the drop, whatever fails from here on.
-        let zram = Zram {
-            algorithm,
-            device,
-            added,
-            _page_cluster: Changed::to("/proc/sys/vm/page-cluster", "0")?,
-        };
+        let zram = Zram { algorithm, device, added, _page_cluster: None };
         zram.write("comp_algorithm", algorithm)
             .with_context(|| format!("zram without {algorithm}"))?;
         zram.write("disksize", &bytes.to_string())?;
-        swap_on(&format!("/dev/{}", zram.device))?;
+        swap_on(&zram.path())?;
         Ok(zram)
+    }
+
+    /// As [`Zram::swap_on`], for a benchmark: a fault brings the page that is touched, and no others.
+    pub fn for_measuring(bytes: u64, algorithm: &'static str) -> anyhow::Result<Zram> {
+        let mut zram = Zram::swap_on(bytes, algorithm)?;
+        zram._page_cluster = Some(Changed::to("/proc/sys/vm/page-cluster", "0")?);
+        Ok(zram)
+    }
+
+    /// The device.
+    pub fn path(&self) -> String {
+        format!("/dev/{}", self.device)
     }
 
     /// What it takes of memory: compressed pages, their pools and tables.
@@ -49,24 +56,24 @@ impl Zram {
         Ok(total.parse()?)
     }
 
-    fn path(&self, name: &str) -> String {
+    fn setting(&self, name: &str) -> String {
         format!("/sys/block/{}/{name}", self.device)
     }
 
     fn read(&self, name: &str) -> anyhow::Result<String> {
-        fs::read_to_string(self.path(name))
-            .with_context(|| format!("cannot read {}", self.path(name)))
+        fs::read_to_string(self.setting(name))
+            .with_context(|| format!("cannot read {}", self.setting(name)))
     }
 
     fn write(&self, name: &str, value: &str) -> anyhow::Result<()> {
-        fs::write(self.path(name), value)
-            .with_context(|| format!("cannot write {value} to {}", self.path(name)))
+        fs::write(self.setting(name), value)
+            .with_context(|| format!("cannot write {value} to {}", self.setting(name)))
     }
 }
 
 impl Drop for Zram {
     fn drop(&mut self) {
-        swap_off(&format!("/dev/{}", self.device));
+        swap_off(&self.path());
         let _ = self.write("reset", "1");
         if self.added {
             let _ = fs::write(
