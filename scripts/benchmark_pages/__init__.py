@@ -6,12 +6,12 @@ from .common import RESULTS, mean, text, wrapped
 from .idle import huge, idle, malloc, malloc_ratios, metadata, sampled, threads, top
 from .objects import buckets, consolidate, contexts, objects
 from .single import calls, fault_steps, faulters, pages
-from .whole import adapt, attached, costs, honesty, kv, plans, programs, servers
+from .whole import adapt, attached, costs, fill, honesty, kv, plans, programs, servers
 
 __all__ = ["links", "malloc_ratios", "mean", "shown", "written"]
 
 ALL = {
-    "programs and servers": [servers, programs, honesty, costs, kv, adapt],
+    "programs and servers": [servers, programs, fill, honesty, costs, kv, adapt],
     "single pages and calls": [pages, fault_steps, faulters, calls],
     "where nothing leaves": [idle, threads, metadata, malloc, sampled, huge, top],
     "choices": [victims, accuracy, policies, solver, sim],

@@ -62,10 +62,10 @@ def fault_steps():
     return Page(
         name="fault-steps",
         title="Steps of a fault",
-        result=f"With all on one CPU a fault takes {one['total']['p50_us']:.1f} µs, and {two['total']['p50_us']:.0f} µs across two CPUs. "
-        "Waking the other CPU, there and back, is the difference.",
+        result=f"With all on one CPU a fault takes {one['total']['p50_us']:.1f} µs, and {two['total']['p50_us']:.1f} µs on two CPUs, "
+        f"{two['total']['p50_us'] / two['zram_total']['p50_us']:.1f} times zram's: the handler moves to the thread's CPU.",
         what="Where the time goes from the instruction that touches an evicted page to the next one, and where an eviction's goes.",
-        how="Steps are measured in program and handler, with everything on one CPU, and with the program on another.",
+        how="Steps are measured in program and handler, with everything on one CPU, and with two CPUs for all.",
         peer="zram lz4, in the same run",
         command="sudo cargo run --release -p terrace-bench -- fault-steps",
         files=["fault-steps"],

@@ -95,6 +95,36 @@ def programs():
     )
 
 
+def fill():
+    rows, ratios = [], []
+    for row in read("fill")["rows"]:
+        times = [row[f"{side}_s"] for side in ("alone", "terrace", "zram")]
+        ratios.append(row["terrace_s"] / row["zram_s"])
+        rows.append(
+            [row["program"], f"{row['share_percent']} %"]
+            + [f"{seconds:.1f} s" for seconds in times]
+            + [f"{ratios[-1]:.2f}", str(len(row["samples"]))]
+        )
+    return Page(
+        name="fill",
+        title="Programs that grow",
+        result=f"Under `--dram 60%` programs that grow take {min(ratios):.2f} to {max(ratios):.2f} times as long as over zram "
+        "that is held to the same share of their peak from the start. While there is room, a share is enforced when growth has ended.",
+        what="Programs that take memory for most of their time: servers that are filled, a compiler, R.",
+        how="Each program runs alone, under `terrace run --dram 60%`, and in a group over zram that is limited to 60 % of the peak alone.",
+        peer="a memory control group over zram lz4",
+        command="sudo cargo run --release -p terrace-bench -- fill --shares 60",
+        files=["fill"],
+        tables=[("Times", ["program", "memory", "alone", "Terrace", "zram", "Terrace ÷ zram", "runs"], rows)],
+        plot=bars(
+            "time, as a multiple of zram's",
+            ["Terrace"],
+            [(row[0], [ratio]) for row, ratio in zip(rows, ratios)],
+        ),
+        note="../notes/2026-11-28-the-time-told-again.md",
+    )
+
+
 def honesty():
     # Attached programs are not told a time.
     told = [row for row in read("honesty")["rows"] if row["slowdown_told"] is not None]

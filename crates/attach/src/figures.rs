@@ -56,7 +56,7 @@ pub struct Figures {
     pub overhead_bytes: u64,
     /// Pages that left, in all.
     pub evicted_pages: u64,
-    /// Pages that were restored, in all.
+    /// Pages that came back, in all.
     pub restored_pages: u64,
     /// Pages that the kernel was advised of as cold before they left for its swap, in all.
     #[serde(default)]

@@ -1,10 +1,10 @@
 //! Starts the program and stays its parent: passes signals on, follows it when the terminal stops
 //! it, waits for its end.
 //!
-//! Signals are blocked and taken with `sigtimedwait`, which tells who sent them: those of the
-//! kernel (the terminal's ^C) went to the whole foreground group and so reached the program
-//! already; those of a process are passed on, unless they were sent to the group too, or to each
-//! process of the service ([`Witness`]).
+//! Signals are blocked and taken with `sigtimedwait`, which tells their sender: those of the kernel
+//! (the terminal's ^C) went to the whole foreground group and so reached the program already; those
+//! of a process are passed on, unless they were sent to the group too, or to each process of the
+//! service ([`Witness`]).
 //!
 //! The program starts with the signal mask and dispositions that we were started with.
 
@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 /// Signals passed on; the real-time ones are added to them. Not here: those that report a fault of
 /// the receiver itself, those that cannot be caught, SIGCHLD, and SIGTTIN/SIGTTOU, which are about
-/// who uses the terminal.
+/// the use of the terminal.
 const FORWARDED: [i32; 15] = [
     libc::SIGHUP,
     libc::SIGINT,
@@ -128,14 +128,14 @@ pub fn run(
     let witness = Witness::start();
     let end = supervise(pid, &signals, witness, meanwhile);
     let elapsed = started.elapsed();
-    // Who takes our word learns from our end how the program ended.
+    // A manager that takes our word learns from our end how the program ended.
     manager.tell_main(std::process::id());
     await_companions();
     Ok(Ended { pid: pid as u32, end, elapsed })
 }
 
-/// Starts the program, once whoever manages us as a service knows of it. (Not by `Command::spawn`:
-/// the child is to know its own number, and to wait.)
+/// Starts the program, once the manager of our service knows of it. (Not by `Command::spawn`: the
+/// child is to know its own number, and to wait.)
 fn start(mut command: Command, manager: &Manager) -> io::Result<libc::pid_t> {
     // Closed by exec.
     let (mut ours, mut childs) = UnixStream::pair()?;
@@ -198,7 +198,7 @@ fn await_companions() {
     }
 }
 
-/// The program's input and output are the program's: who reads its output must see the end of it
+/// The program's input and output are the program's: a reader of its output must see the end of it
 /// when the program closes it, not when we do. What we have to say goes to standard error.
 fn let_go_of_pipes() {
     use std::os::fd::AsRawFd;
@@ -280,7 +280,7 @@ pub fn stay(others: &mut GoingOn, mut look: impl FnMut(&mut GoingOn) -> Option<D
     let own = std::process::id() as libc::pid_t;
     let mut witness = Witness::start();
     while let Some(wait) = look(others) {
-        // Orphans, and the witness if somebody ended it.
+        // Orphans, and the witness if it was killed.
         reap(0);
         let wait = wait.min(witness.as_mut().map_or(LONGEST_WAIT, Witness::rest));
         let Some((signal, code, _)) = next(&signals, wait) else { continue };
@@ -317,7 +317,7 @@ pub enum Moment {
 
 enum News {
     Ended(End),
-    /// By the terminal's stop signals, not by SIGSTOP: whoever sends that to one process means that
+    /// By the terminal's stop signals, not by SIGSTOP: that, sent to one process, is meant for that
     /// one.
     Stopped,
 }
@@ -355,7 +355,7 @@ fn reap(child: libc::pid_t) -> Option<News> {
 /// Stops this process too, so that the shell that waits for it takes the terminal back. Returns
 /// when continued.
 fn stop_with_it() {
-    // Without a terminal nobody would continue us.
+    // Without a terminal no shell would continue us.
     if std::fs::File::open("/dev/tty").is_err() {
         return;
     }

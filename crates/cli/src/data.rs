@@ -285,7 +285,7 @@ mod tests {
             (std::process::id(), addresses_of_this_process_are_known as *const () as u64);
         assert!(data.contains(own, boxed.as_ptr() as u64));
         assert!(!data.contains(own, code) && !data.contains(own, 0));
-        // Of nobody.
+        // Of no process.
         assert!(!data.contains(u32::MAX, boxed.as_ptr() as u64));
     }
 }

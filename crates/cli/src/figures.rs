@@ -615,7 +615,7 @@ fn page_name(name: &str) -> Option<(u32, u64)> {
         .then(|| Some((pid.parse().ok()?, started.parse().unwrap_or(0))))?
 }
 
-/// Opens a page, which may have become anything: through no link, and waiting for nobody.
+/// Opens a page, which may have become anything: through no link, and without waiting.
 fn open_page(file: &Path, write: bool) -> io::Result<File> {
     File::options()
         .read(true)
@@ -967,7 +967,7 @@ mod tests {
             all
         };
         let mut next = 0;
-        // Around the end of the ring, by who opens it again each time.
+        // Around the end of the ring, by a process that opens it again each time.
         for count in [3, 2_500, 2_500, 0, 1] {
             let sent: Vec<(u64, f32)> =
                 (next..next + count).map(|n| (n << 33, 0.5 * n as f32 % 4096.0)).collect();
@@ -988,7 +988,7 @@ mod tests {
         let path = at.join("12-50.stats");
         write(at, "12-50.stats", &page(12, 50));
         let file = fs::File::options().read(true).write(true).open(&path).unwrap();
-        // SAFETY: a whole file of atomics, unmapped by nobody in this test.
+        // SAFETY: a whole file of atomics, not unmapped in this test.
         let shared = unsafe {
             let memory = libc::mmap(
                 std::ptr::null_mut(),

@@ -1,11 +1,11 @@
 //! When a share of memory (`--dram 60%`) is held to.
 //!
-//! It is a share of the most data that there will be at a time, which nobody knows while a program
+//! It is a share of the most data that there will be at a time, which is not known while a program
 //! grows. A share of what there is until then would squeeze whatever grows, for memory that it will
 //! soon have anyway. So while memory grows, and the machine and its memory groups have room, the
-//! share waits. Once growth has ended, the most that was seen is what it is a share of, and
-//! memory is brought down to it evenly over some seconds. No I/O, no clock: the same looks give the
-//! same limits.
+//! share waits. Once growth has ended, the most that was seen is what it is a share of, and memory
+//! is brought down to it evenly over some seconds. No I/O, no clock: the same looks give the same
+//! limits.
 
 use std::collections::VecDeque;
 pub use terrace_policy::slowdown::Look;

@@ -1,8 +1,8 @@
 //! `terrace report heatmap` and `terrace report wss`: what a recording shows.
 //!
-//! Samples meet who waits for memory, so what is shown is where the program spends its waiting: see
-//! `terrace record`. A window's working set is the regions that were met in it: with few samples
-//! that is less than were touched.
+//! Samples meet threads that wait for memory, so what is shown is where the program spends its
+//! waiting: see `terrace record`. A window's working set is the regions that were met in it: with
+//! few samples that is less than were touched.
 
 use crate::args::{HeatmapArguments, Shown};
 use crate::quantity::{bytes, share};

@@ -126,8 +126,8 @@ enum Tiers {
     Default(Option<&'static str>),
 }
 
-/// An attached program has two tiers at most. A default list with more is nobody's wish, so nothing
-/// is said of it: over zram the default is `auto`.
+/// An attached program has two tiers at most. A default list with more was not asked for, so
+/// nothing is said of it: over zram the default is `auto`.
 fn tiers(list: &str, is_given: bool) -> Tiers {
     const REMARK: &str =
         "--tiers: a program that is attached to has dram and one tier; it gets dram,lz4";

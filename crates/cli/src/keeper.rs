@@ -3,9 +3,10 @@
 //!
 //! It is forked from `terrace run`, which then ends as the program did. It divides the budget on,
 //! and writes the report when the last of them has ended. It is a session of its own and holds
-//! nothing that somebody may wait for: no terminal, no pipe, no descriptor that `terrace run`
-//! inherited. It passes no signals on, and those that can be ignored do not end it: whoever stops a
-//! whole service sends them to it too, and the processes that it is there for may take their time.
+//! nothing that another process may wait for: no terminal, no pipe, no descriptor that `terrace
+//! run` inherited. It passes no signals on, and those that can be ignored do not end it: what stops
+//! a whole service sends them to it too, and the processes that it is there for may take their
+//! time.
 
 use crate::witness;
 use std::fs::File;
@@ -66,8 +67,8 @@ pub fn leave_behind(first: impl FnOnce(), leave_directory: bool) -> io::Result<S
 }
 
 /// Whether standard error can be written to long after the program's end: a file, or the system's
-/// journal. A terminal is somebody else's by then, and whoever reads a pipe or a socket waits for
-/// its end.
+/// journal. A terminal has other users by then, and the reader of a pipe or a socket waits for its
+/// end.
 pub fn stderr_stays() -> bool {
     let mut about = MaybeUninit::<libc::stat>::uninit();
     // SAFETY: `about` is writable, and read only if the call succeeded and so filled it.
@@ -111,7 +112,8 @@ fn close_inherited() {
     let numbers: Vec<i32> =
         all.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
     for fd in numbers.into_iter().filter(|fd| *fd > libc::STDERR_FILENO) {
-        // SAFETY: no memory is involved. A descriptor without the mark is nobody's in this process.
+        // SAFETY: no memory is involved. A descriptor without the mark has no owner in this
+        // process.
         unsafe {
             let flags = libc::fcntl(fd, libc::F_GETFD);
             if flags >= 0 && flags & libc::FD_CLOEXEC == 0 {

@@ -141,7 +141,7 @@ fn main() -> ExitCode {
     }))
 }
 
-/// Whether nobody reads what was to be printed any more, as behind `| head`.
+/// Whether no process reads what was to be printed any more, as behind `| head`.
 fn is_closed_pipe(error: &anyhow::Error) -> bool {
     error
         .downcast_ref::<std::io::Error>()

@@ -306,7 +306,7 @@ impl Outside {
         LOOK_EVERY.max(rest * LOOK_SHARE).max(by_kind * BY_KIND_SHARE)
     }
 
-    /// What was seen of all processes. Memory that is shared is everyone's.
+    /// What was seen of all processes. Memory that is shared counts for each.
     pub fn known(&self) -> Vec<Known> {
         let now_ns = sys::now_ns();
         let begun_ns = self.begun_ns;

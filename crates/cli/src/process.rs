@@ -14,8 +14,8 @@ pub fn cpu_time() -> Duration {
 pub struct Stat {
     /// When it started, in clock ticks: with the process id, the same process for certain.
     pub start_ticks: u64,
-    /// It ended, and nobody has waited for it yet. (The first thread alone may have ended: then
-    /// others are there.)
+    /// It ended, and its parent has not waited for it yet. (The first thread alone may have ended:
+    /// then others are there.)
     pub ended: bool,
 }
 

@@ -398,8 +398,8 @@ impl Report {
             .filter(|_| lost.is_none());
         let main = main_page.map(|index| &pages[index]);
         let seen_outside = main.and_then(|page| run.outside_of(page.pid));
-        // One process knows better how it kept its budget than who looks at it now and then.
-        // But a program that left a daemon knows nothing of that one's memory.
+        // One process knows better how it kept its budget than a look at it now and then tells. But
+        // a program that left a daemon knows nothing of that one's memory.
         let one = pages.iter().filter(|page| !page.has_seen_nothing()).count() <= 1;
         let has_own = own.is_some_and(|page| !page.has_seen_nothing());
         let several = run.together.filter(|together| {

@@ -542,7 +542,7 @@ impl Watch {
         interim.map_or(rest, |interim| rest.min(interim.look(facts, self, now)))
     }
 
-    /// Nobody looks for a while.
+    /// Does not look for a while.
     fn rest(&mut self) {
         if let Some(wakefulness) = &mut self.wakefulness {
             wakefulness.rest();

@@ -2,8 +2,8 @@
 //! unpredictable name, removed when dropped, whatever happened in between.
 //!
 //! A run that is ended by SIGKILL leaves its directory. A file in it is locked for as long as the
-//! run lives, so the next run of the same user knows which directories nobody needs any more, and
-//! removes them once no process of theirs lives.
+//! run lives, so the next run of the same user knows which directories no process needs any more,
+//! and removes them once no process of theirs lives.
 
 use crate::figures;
 use anyhow::{Result, anyhow};
@@ -129,7 +129,7 @@ fn has_processes(path: &Path) -> bool {
     pages.values().any(|page| figures::read_image(page).is_some_and(|image| image.lives()))
 }
 
-/// Whether somebody has the lock of a run's directory.
+/// Whether a process has the lock of a run's directory.
 fn is_live(path: &Path) -> bool {
     open_lock(path).is_ok_and(|lock| !try_lock(&lock, libc::LOCK_SH))
 }
@@ -190,7 +190,7 @@ impl RunDir {
                 .inspect_err(|_| {
                     let _ = std::fs::remove_dir(&path);
                 })?;
-            // Whoever came before the lock took the directory for abandoned.
+            // A run that came before the lock took the directory for abandoned.
             if try_lock(&lock, libc::LOCK_EX)
                 && path.join(LOCK).symlink_metadata().is_ok_and(|there| is_same(&there, &lock))
             {
@@ -261,7 +261,7 @@ fn is_same(there: &std::fs::Metadata, file: &File) -> bool {
 }
 
 /// Locks a file until it is closed, by the end of this process too: alone (LOCK_EX), or beside
-/// others who look (LOCK_SH). False if another has it.
+/// others that look (LOCK_SH). False if another has it.
 fn try_lock(file: &File, how: i32) -> bool {
     // SAFETY: no memory is involved.
     unsafe { libc::flock(file.as_raw_fd(), how | libc::LOCK_NB) == 0 }
@@ -328,8 +328,8 @@ mod tests {
         let abandoned = {
             let made = std::mem::ManuallyDrop::new(RunDir::create_in(at).unwrap());
             std::fs::write(made.path().join("1-2.stats"), "x").unwrap();
-            // As the kernel does at the end of a process.
-            // SAFETY: a descriptor that nobody uses or closes any more.
+            // As the kernel does at the end of a process. SAFETY: a descriptor that nothing uses or
+            // closes any more.
             unsafe { libc::close(made._lock.as_raw_fd()) };
             made.path().to_owned()
         };

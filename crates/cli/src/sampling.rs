@@ -282,7 +282,7 @@ impl Sampling {
         if !wanted || !by_context && !moves {
             return Ok(None);
         }
-        // Of everybody, where that is allowed: it costs no switch between threads anything.
+        // Of all processes, where that is allowed: it costs no switch between threads anything.
         let opened = open(choice, Whose::Everybody).map(|intake| (intake, true));
         match opened.or_else(|_| open(choice, Whose::Children).map(|intake| (intake, false))) {
             Ok((intake, everybody)) => {
@@ -409,7 +409,7 @@ impl Sampling {
         }
     }
 
-    /// Writes what was met to whom it concerns.
+    /// Writes what was met to the processes that it concerns.
     fn send(&mut self) {
         let mut all: Vec<((u32, u64), f32)> = self.met.drain().collect();
         // Of each process the most first: what is too much for its ring is the least.
@@ -437,7 +437,7 @@ impl Sampling {
         }
     }
 
-    /// Goes on, if everybody may be sampled: processes that are there already cannot be, one by
+    /// Goes on, if all processes may be sampled: those that are there already cannot be, one by
     /// one.
     pub fn begin_again(&mut self) {
         if let Intake::Nothing(_) = self.intake
@@ -513,7 +513,7 @@ struct Control {
 }
 
 impl Control {
-    /// Never less of the time, or nobody would know when it costs less.
+    /// Never less of the time, or it would not be known when it costs less.
     const DUTY_LEAST: f64 = 0.002;
 
     fn new(now: Instant, ticks: Ticks, share: Cost) -> Control {

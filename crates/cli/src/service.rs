@@ -56,7 +56,7 @@ impl Manager {
         }
     }
 
-    /// Says which process is the main one. Nobody waits for an answer.
+    /// Says which process is the main one. No answer is waited for.
     pub fn tell_main(&self, pid: u32) {
         if let Some(socket) = &self.socket {
             let _ = send(socket, format!("MAINPID={pid}").as_bytes());

@@ -135,7 +135,7 @@ pub struct Requests {
 }
 
 impl Requests {
-    /// Says what runs; whoever asks is heard from now on.
+    /// Says what runs; requests are heard from now on.
     pub fn begin(run_dir: &RunDir, about: About) -> Requests {
         run_dir::describe(run_dir.path(), &about);
         Requests {
@@ -435,7 +435,7 @@ fn ask(directory: &Path, text: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Gives a file its second name, once nobody else's request has that.
+/// Gives a file its second name, once no other request has that.
 fn put(file: &Path, name: &Path, deadline: Instant) -> io::Result<()> {
     loop {
         match fs::hard_link(file, name) {

@@ -229,7 +229,7 @@ pub fn show(arguments: &SitesArguments) -> Result<u8> {
     if !ranking.is_empty() {
         list("hottest (most samples)", &ranking)?;
     }
-    // Who holds much of which nothing is met: a candidate for `Cold`.
+    // A site that holds much of which nothing is met: a candidate for `Cold`.
     let mean = met / bytes_in_all.max(1) as f64;
     let mut cold: Vec<&Site> = sites
         .sites

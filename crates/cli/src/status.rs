@@ -76,9 +76,9 @@ pub struct Process {
     pub physical_bytes: u64,
     /// Budget, bytes; `None` without a limit.
     pub budget_bytes: Option<u64>,
-    /// Pages that came back by faults, in all.
+    /// Pages that were restored by faults, in all.
     pub faults: u64,
-    /// Pages that came back by faults, each second of the interval.
+    /// Pages that were restored by faults, each second of the interval.
     pub faults_per_s: f64,
     /// Time that its threads waited for memory, added up, seconds; an estimate.
     pub stall_s: f64,
@@ -152,7 +152,7 @@ pub struct TierNow {
     pub name: String,
     /// Data in it, bytes.
     pub logical_bytes: u64,
-    /// Pages that came back from it by faults, in all.
+    /// Pages that were restored from it by faults, in all.
     pub faults: u64,
 }
 

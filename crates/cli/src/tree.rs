@@ -304,7 +304,7 @@ impl Tree {
         self.quiet_until = now + sleep - LOOK_EVERY / 2;
     }
 
-    /// What is known at the end; `None` if nobody was ever looked at, or without a budget.
+    /// What is known at the end; `None` if no process was ever looked at, or without a budget.
     pub fn together(&self) -> Option<Together> {
         (self.together.processes > 0).then_some(self.together)
     }
@@ -414,8 +414,8 @@ impl Tree {
         self.sharers = sharers.into_iter().collect();
         let begun = cpu_time();
         for member in self.live().filter(|member| member.shares_pages()) {
-            // Nobody's share of a page is so small that what is assigned for it could run away. Of
-            // another user's process it may not be asked: then all of it counts.
+            // No process's share of a page is so small that what is assigned for it could run away.
+            // Of another user's process it may not be asked: then all of it counts.
             let own = process::own_fraction(member.image.pid).map(|own| own.max(1.0 / 64.0));
             member.own = own.or(member.own).or(Some(1.0));
         }

@@ -1,4 +1,4 @@
-//! `--wake-latency`: while pages come back by faults, idle CPUs of the machine wake fast.
+//! `--wake-latency`: while pages are restored by faults, idle CPUs of the machine wake fast.
 //!
 //! A thread that faults sleeps until a handler has its page in place. Where a CPU is idle the
 //! scheduler wakes the one there, and then the other: out of a deep sleep, or in a virtual machine
@@ -22,7 +22,7 @@ use terrace_control::settings::SettingError;
 /// The kernel's file of requests: each open descriptor is one, and 32 bits written to it are its
 /// latency in µs (Linux, `Documentation/power/pm_qos_interface.rst`).
 const REQUESTS: &str = "/dev/cpu_dma_latency";
-/// Written by who requests nothing for now.
+/// Written by a process that requests nothing for now.
 const NOTHING: i32 = -1;
 /// Between looks at how many faults there were (processes tell ten times a second), and the
 /// greatest share of it that a look may take of a CPU.
@@ -43,7 +43,7 @@ pub enum WakeLatency {
     /// As long as the machine has it.
     #[default]
     Off,
-    /// So many µs at most while pages come back by faults.
+    /// So many µs at most while pages are restored by faults.
     Within(i32),
 }
 
@@ -72,7 +72,7 @@ impl fmt::Display for WakeLatency {
     }
 }
 
-/// A request for a latency that is made while pages come back.
+/// A request for a latency that is made while pages are restored.
 pub struct Wakefulness {
     run_dir: PathBuf,
     request: File,
@@ -136,7 +136,7 @@ impl Wakefulness {
         LOOK_EVERY.max((cpu_time() - begun) * LOOK_SHARE)
     }
 
-    /// Takes the request back until there are faults again: nobody looks for a while.
+    /// Takes the request back until there are faults again: there is no look for a while.
     pub fn rest(&mut self) {
         if self.demand.rest(Instant::now()) {
             self.request(false);
@@ -218,7 +218,7 @@ mod tests {
         let start = Instant::now();
         let mut look =
             |ms: u64, faults| demand.is_wanted(start + Duration::from_millis(ms), faults);
-        // Those before the first look: nobody knows when.
+        // Those before the first look: it is not known when.
         assert_eq!(look(0, 1_000_000), None);
         assert_eq!(look(100, 1_000_050), None);
         assert_eq!(look(200, 1_000_200), Some(true));
@@ -226,11 +226,11 @@ mod tests {
         assert_eq!(look(600, 1_000_200), None);
         assert_eq!(look(700, 1_000_200), Some(false));
         assert_eq!(look(800, 1_000_200), None);
-        // Somebody's page is gone.
+        // A process's page is gone.
         assert_eq!(look(900, 200), None);
         assert_eq!(look(1000, 400), Some(true));
         assert_eq!(demand.held, Duration::from_millis(500));
-        // Nobody looks for an hour.
+        // There is no look for an hour.
         assert!(
             demand.rest(start + Duration::from_millis(1100))
                 && !demand.rest(start + Duration::from_millis(1200))

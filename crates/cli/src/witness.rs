@@ -1,11 +1,12 @@
 //! Whether a signal that came to us came to the program too.
 //!
-//! The kernel tells who sent a signal, and not to whom: to us, or to the whole process group (`kill
-//! -TERM -PGID`, `timeout`), or to each process of a service (systemd). What went to the group, the
-//! program has got; a second one might end it in the middle of its shutdown. So there is a process
-//! of the same group and service that does nothing but keep the signals that it gets.
+//! The kernel tells the sender of a signal, and not its target: us alone, or to the whole process
+//! group (`kill -TERM -PGID`, `timeout`), or to each process of a service (systemd). What went to
+//! the group, the program has got; a second one might end it in the middle of its shutdown. So
+//! there is a process of the same group and service that does nothing but keep the signals that it
+//! gets.
 //!
-//! It has no command line and another name, so that nobody sends it a signal by those of `terrace`.
+//! It has no command line and another name, so that no kill by those of `terrace` meets it.
 
 use crate::child::set_of;
 use std::ffi::CStr;
@@ -14,8 +15,8 @@ use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// Whoever sends such a signal to each process of a service does so one after the other, within
-/// this time.
+/// A sender of such a signal to each process of a service does so one after the other, within this
+/// time.
 const ONE_AFTER_THE_OTHER: Duration = Duration::from_millis(30);
 /// With these services are stopped.
 const STOPPING: [i32; 4] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT];
@@ -118,7 +119,7 @@ impl Drop for Witness {
     }
 }
 
-/// The witness: answers until nobody asks any more.
+/// The witness: answers until no process asks any more.
 fn testify(mut socket: UnixStream, parent: u32) -> ! {
     block_all();
     rename(c"");
@@ -144,8 +145,8 @@ fn testify(mut socket: UnixStream, parent: u32) -> ! {
     unsafe { libc::_exit(0) }
 }
 
-/// Whoever sends to a group keeps the list of processes locked until all of them have the signal.
-/// To set what is set already waits for that lock, and changes nothing.
+/// A sender to a group keeps the list of processes locked until all of them have the signal. To set
+/// what is set already waits for that lock, and changes nothing.
 fn await_senders() {
     // SAFETY: these calls have no pointers.
     unsafe { libc::setpgid(0, libc::getpgrp()) };

@@ -11,9 +11,9 @@ use crate::victims::{Action, Choice, Expectation, Pressure, RegionId, RegionView
 /// Parameters, with the reasons for their defaults.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// A region with more than this share of its evicted pages coming back between two looks is
-    /// hot (0–1). Default 1/8: a page restored costs about two evictions,
-    /// so below it eviction still pays.
+    /// A region with more than this share of its evicted pages refaulting between two looks is hot
+    /// (0–1). Default 1/8: a restored page costs about two evictions, so below it eviction still
+    /// pays.
     pub hot_share: f32,
     /// Nor is a region hot below this multiple of what refaults on average: where all are alike,
     /// which pages to take is not the regions' to say. Default 2.
@@ -179,7 +179,7 @@ impl VictimPolicy for Faults {
             }
             let known = record.known || record.expected == Some(Expectation::Cold);
             let action = if known || pressure > 0 { Action::Evict } else { Action::Probe };
-            // Regions that are mostly out already give little for the walk: slightly later.
+            // Regions that are mostly evicted already give little for the walk: slightly later.
             let emptiness = view.evicted_pages as f32 / 512.0 * 0.01;
             ranked.push((Self::heat(&record) + emptiness, Choice { region: view.region, action }));
         }

@@ -166,9 +166,9 @@ pub trait PlacementPolicy: Send {
     /// units are all alike, as in a live program. It keeps that size until it is
     /// [`gone`](PlacementPolicy::gone).
     fn arrived(&mut self, unit: UnitId, place: Place, size: u32);
-    /// It is no more.
+    /// A unit is gone.
     fn gone(&mut self, unit: UnitId);
-    /// It was met by a sample that stands for `weight` (1 of a source whose samples all count
+    /// The unit was met by a sample that stands for `weight` (1 of a source whose samples all count
     /// alike).
     fn sampled(&mut self, unit: UnitId, weight: u32);
     /// As [`sampled`](PlacementPolicy::sampled), and the access was a write.

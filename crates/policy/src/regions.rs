@@ -21,13 +21,13 @@ pub trait Model: Send {
     fn name(&self) -> &'static str;
     /// A region was seen for the first time.
     fn arrived(&mut self, region: RegionId);
-    /// It is no more.
+    /// A region is gone.
     fn gone(&mut self, region: RegionId);
-    /// Samples of this weight met it.
+    /// Samples of this weight met the region.
     fn sampled(&mut self, region: RegionId, weight: f32);
     /// Before regions are ranked: so many have room in DRAM.
     fn settle(&mut self, capacity: u32);
-    /// Much more comes back than before: what was hot may not be any more.
+    /// Much more refaults than before: what was hot may not be any more.
     fn surged(&mut self);
     /// How much of what is met is met elsewhere of late, as a share.
     fn changed(&self) -> f32;
@@ -37,7 +37,7 @@ pub trait Model: Send {
     fn is_sure(&self) -> bool;
     /// How hot, as a multiple of the average.
     fn heat(&self, region: RegionId) -> f32;
-    /// Whether it should be left alone.
+    /// Whether a region should be left alone.
     fn is_hot(&self, region: RegionId) -> bool;
 }
 
@@ -46,7 +46,7 @@ pub struct Counters {
     hotness: Hotness,
     mean: f32,
     known: Vec<UnitId>,
-    /// They count whole samples: what is left of one.
+    /// The fraction of a sample not counted yet: the counters count whole samples.
     carry: f32,
 }
 
@@ -120,7 +120,7 @@ const KEPT_SHARE: f64 = 0.6;
 /// Hot regions are kept resident below this pressure only.
 pub const KEPT_PRESSURE: Pressure = 2;
 
-/// Pages that come back, a second.
+/// Pages that refault, a second.
 #[derive(Debug, Default)]
 struct Returns {
     /// Since this time.

@@ -1,10 +1,10 @@
 //! A limit on memory that follows a target for what may be lost (`--slowdown`): lower while
 //! less is lost, higher at once where more is.
 //!
-//! The loss is the time that the program lost to waits for memory, per elapsed time, as the
-//! report tells it (`slowdown_estimate`), times [`UNTOLD`]. What is known of it comes late: a page
-//! that leaves is missed after a while, or never. So memory comes down slowly, the more slowly the
-//! nearer the target is, and after each mistake it rests, longer each time.
+//! The loss is the time that the program lost to waits for memory, per elapsed time, as the report
+//! tells it (`slowdown_estimate`), times [`UNTOLD`]. What is known of it comes late: an evicted
+//! page is missed after a while, or never. So memory comes down slowly, the more slowly the nearer
+//! the target is, and after each mistake it rests, longer each time.
 
 use std::collections::VecDeque;
 use std::fmt;

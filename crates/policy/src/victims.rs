@@ -30,7 +30,7 @@ pub struct RegionView {
 /// What to do with a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Move its cold pages out.
+    /// Evict its cold pages.
     Evict,
     /// Take a few pages out of the page table without compressing them, and see which are touched:
     /// a look at coldness that costs a few microseconds a page.
@@ -46,7 +46,7 @@ pub struct Choice {
     pub action: Action,
 }
 
-/// Why a page left DRAM, or its tier for a denser one.
+/// Why a page was evicted, or moved to a denser tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// The CLOCK hand found it unused, in one of the coldest regions.

@@ -3,10 +3,10 @@
 //! set out at a rate, whatever the server does, as long as a connection has fewer than `depth` on
 //! the way.
 //!
-//! Replies come in the order of the requests; each is checked against what may come back. A
+//! Replies come in the order of the requests; each is checked against what may be returned. A
 //! request's time is from its writing to the reading of its reply, the wait behind others of its
-//! connection included. In an open loop it is from the time at which the request was due, so that
-//! a server that stands still is charged for all that it keeps waiting.
+//! connection included. In an open loop it is from the time at which the request was due, so that a
+//! server that stands still is charged for all that it keeps waiting.
 
 use super::accesses::Operation;
 use super::protocol::{Protocol, Reply};
@@ -45,7 +45,7 @@ pub struct Plan<'a> {
     pub told: &'a Told,
 }
 
-/// How far a run is, for somebody who tells of it meanwhile.
+/// How far a run is, for a thread that tells of it meanwhile.
 #[derive(Debug, Default)]
 pub struct Told {
     /// Operations that were carried out right.

@@ -1,5 +1,4 @@
-//! Keys and values: made from numbers, so that whoever reads one back can tell whether it is the
-//! right one.
+//! Keys and values: made from numbers, so that a reader can tell whether one is the right one.
 //!
 //! A value names its key and its version and holds a checksum of itself: it is told from any other,
 //! damaged, stale or torn, without a copy to compare with. The rest is JSON-like text with some
@@ -40,7 +39,7 @@ pub enum Wrong {
     /// Its checksum does not match.
     #[error("a damaged value came back")]
     Damaged,
-    /// Older than what was last acknowledged, or one that nobody wrote.
+    /// Older than what was last acknowledged, or one that was never written.
     #[error(
         "version {0} came back, which was overwritten before it was asked for, or never written"
     )]
@@ -188,7 +187,7 @@ impl Noise {
                 (bits, left) = (self.next(), 16);
             }
             let digit = (bits & 15) as usize;
-            // Six of ten digits are a little likelier than the others: nobody minds.
+            // Six of ten digits are a little likelier than the others: that does no harm.
             *byte =
                 if *byte == b'#' { b"0123456789012345"[digit] } else { b"0123456789abcdef"[digit] };
             (bits, left) = (bits >> 4, left - 1);

@@ -12,8 +12,8 @@ use terrace_policy::tiering::forecast::{Class, Data, Outlook, classes};
 use terrace_policy::tiering::{Codec, Kind, Preset, Tier};
 use terrace_tiers::{CodecKind, PAGE_BYTES, parse_tiers};
 
-/// What a program loses for a page that comes back besides its decompression, ns: whole programs on
-/// a virtual machine lost 31 to 58 µs for a page of lz4 (`terrace-bench honesty`, eight of nine).
+/// What a program loses for a page that refaults besides its decompression, ns: whole programs on a
+/// virtual machine lost 31 to 58 µs for a page of lz4 (`terrace-bench honesty`, eight of nine).
 const FAULT_NS: f64 = 45_000.0;
 /// Knobs of the curves.
 const KNOBS: [f64; 11] = [1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.0];
@@ -470,7 +470,7 @@ mod tests {
         // At 0.9 nine tenths of what can be saved are not: all that is out has been idle for long.
         assert!((0.9..1.0).contains(&first.cost) && !first.at_least, "{first:?}");
         assert_eq!((plan.hot, plan.cold), (Some(0.55), Some(0.35)));
-        // What was touched just now comes back once a window at most.
+        // What was touched just now refaults once a window at most.
         assert!(!plan.settings[2].point.at_least && plan.settings[2].point.slowdown < 1.0);
     }
 

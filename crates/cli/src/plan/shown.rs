@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 /// Characters for a cost of 100 %.
 const BAR: f64 = 24.0;
-/// Slowdowns beyond this are not drawn: nobody wants them, and the others would not be seen.
+/// Slowdowns beyond this are not drawn: they are of no use, and the others would not be seen.
 const DRAWN_MOST: f64 = 1.0;
 
 pub fn text(plan: &Plan) -> String {

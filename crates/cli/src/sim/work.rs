@@ -49,7 +49,7 @@ pub fn run(cases: &[Run], results: &Results, threads: usize) -> usize {
             numbers.chunks(size).map(<[usize]>::to_vec).collect::<Vec<_>>()
         })
         .collect();
-    // Who has CPUs to spare reads ahead on them.
+    // Where there are CPUs to spare, they read ahead.
     let ahead = groups.len() * 2 <= threads;
     let progress = Progress {
         begun: Instant::now(),

@@ -1,5 +1,5 @@
-//! Restores evicted pages that no thread has touched yet. It is done for a thread that is about to
-//! touch them ([`crate::touch`]), and for the mover where there is room or a plan wants them in
+//! Restores evicted pages that no thread has touched yet. It serves a thread that is about to touch
+//! them ([`crate::touch`]). It also serves the mover where there is room or a plan wants them in
 //! DRAM.
 //!
 //! Everything here is a hint: where anything is in the way, the page is left to a handler.

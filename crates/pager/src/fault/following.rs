@@ -16,8 +16,8 @@ use terrace_os::{self as sys, CpuMask};
 
 /// Threads that are known at a time; further ones take the places of the oldest.
 const KNOWN: usize = 256;
-/// Consecutive reads that must have found a single fault of the same thread before its CPU is
-/// looked up, and before it is looked up again. A look-up is a system call.
+/// Consecutive reads with a single fault of the same thread before its CPU is looked up, and before
+/// it is looked up again. A look-up is a system call.
 const STEADY: u32 = 8;
 /// A window of this many look-ups, and how often the thread may be found on another CPU in it. Each
 /// move of the handler costs a few µs.

@@ -176,7 +176,8 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    /// Faults of a program that touches these pages one after the other, all of them evicted at first.
+    /// Faults of a program that touches these pages one after the other, all of them evicted at
+    /// first.
     struct World {
         streams: Streams,
         resident: BTreeSet<usize>,

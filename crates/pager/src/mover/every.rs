@@ -1,4 +1,4 @@
-//! What is done once in a while.
+//! Duties of the mover that are due at intervals.
 
 /// A duty that is due again when its interval has passed since it was done last.
 pub(super) struct Every {
@@ -7,7 +7,7 @@ pub(super) struct Every {
 }
 
 impl Every {
-    /// As if it had been done at `done_ns`, which may be 0: then it is due at once.
+    /// A duty that counts as done at `done_ns`, which may be 0: then it is due at once.
     pub fn new(interval_ns: u64, done_ns: u64) -> Every {
         Every { interval_ns, done_ns }
     }
@@ -17,12 +17,12 @@ impl Every {
         now_ns - self.done_ns > self.interval_ns
     }
 
-    /// It is done now.
+    /// Records that it is done now.
     pub fn done(&mut self, now_ns: u64) {
         self.done_ns = now_ns;
     }
 
-    /// Whether it is due, and if so it is done now.
+    /// Whether it is due; if so, records that it is done now.
     pub fn is_turn(&mut self, now_ns: u64) -> bool {
         let due = self.is_due(now_ns);
         if due {

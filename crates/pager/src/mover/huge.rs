@@ -1,15 +1,15 @@
 //! Huge pages for regions that stay hot (`--huge-pages hot`).
 //!
-//! Managed memory is kept from huge pages ([`Pager::manage`]): UFFDIO_MOVE splits one before it
-//! takes a page out of it, and repeats that for ever while the huge page is pinned. A region of
-//! which samples say for some seconds that it is hot, while all of its pages are in DRAM, becomes
-//! one by MADV_COLLAPSE (0.7 ms), and has its `huge` flag from then on: nothing is claimed there
+//! Managed memory is kept from huge pages ([`Pager::manage`]). UFFDIO_MOVE splits one before it
+//! takes a page out of it, and repeats that for ever while the huge page is pinned. A region
+//! becomes huge by MADV_COLLAPSE (0.7 ms) if samples show for some seconds that it is hot, while
+//! all of its pages are in DRAM. It has its `huge` flag from then on: nothing is claimed there
 //! before [`crate::Mm::has_small_pages`] has split it in a way that ends. MADV_COLD of a single
-//! page splits a huge page (0.2 ms), or leaves it as it is if it is pinned or a child shares it,
-//! and PAGEMAP_SCAN tells which. It tells so of whole ones only: one that was cut, as by a write
+//! page splits a huge page (0.2 ms), or leaves it unchanged if it is pinned or a child shares it.
+//! PAGEMAP_SCAN shows which. It shows only whole ones. One that was split in part, as by a write
 //! while a child shared it, is made whole again first, which a pin prevents as well.
 //!
-//! A page's word knows nothing of all this: it is Resident.
+//! A page's word does not show any of this: it is Resident.
 
 use crate::memory::has_one_piece;
 use crate::pager::Pager;
@@ -20,35 +20,35 @@ use terrace_os::{self as sys, PAGE};
 use terrace_policy::regions::KEPT_PRESSURE;
 use terrace_policy::victims::{Choice, Pressure, RegionView, VictimPolicy};
 
-/// How often it is looked at what is hot, ns.
+/// How often hot regions are looked for, ns.
 const LOOK_EVERY_NS: u64 = 1_000_000_000;
-/// Hot and whole in so many looks in a row: stable.
+/// Scans in a row in which a region must be hot and whole to be stable.
 const STEADY_LOOKS: i16 = 3;
-/// Longest time of a look, ns: 5 % of a CPU.
+/// Longest time of a scan, ns: 5 % of a CPU.
 const LOOK_NS: u64 = 50_000_000;
-/// A region of which the kernel made none is left alone for so many looks.
+/// Scans for which a region that the kernel did not collapse is not tried again.
 const REFUSED_LOOKS: i16 = 60;
-/// Hot is what has this part of the average's samples or more: what is colder may have to leave.
-/// (Of what no sample met, the model says less than this.)
+/// A region is hot if it has at least this part of the average's samples: a colder one may have to
+/// be evicted. (For regions that no sample met, the model gives less than this.)
 const HOT: f32 = 0.8;
-/// And what pays back within this time, s, while this part of the time that a program waits for
-/// memory is for translations (`docs/benchmarks.md`, "Huge pages").
+/// A huge page must pay back within this time, s. `TRANSLATIONS` is the part of the time a program
+/// waits for memory that goes to address translation (`docs/benchmarks.md`, "Huge pages").
 const HORIZON_S: f64 = 60.0;
 const TRANSLATIONS: f64 = 0.2;
-/// What making a huge page costs before it is known, ns: 0.7 ms where the kernel has one at hand (7
-/// ms where the machine is virtual and its host has not), and 0.2 to split it.
+/// What making a huge page costs before it is measured, ns: 0.7 ms where the kernel has one at
+/// hand, and 0.2 to split it. (It is 7 ms where the machine is virtual and its host has none.)
 const COST_NS: f64 = 1e6;
-/// Left alone up to [`KEPT_PRESSURE`], as hot regions are: what has more than this part of the
-/// average.
+/// A huge page is kept up to [`KEPT_PRESSURE`], as hot regions are, if it has more than this part
+/// of the average.
 const COOLED: f32 = 0.25;
 
 /// Makes regions huge. Owned by the mover.
 pub(crate) struct Huge {
-    /// For each region, in how many looks in a row it was hot and fully resident. A negative count
-    /// says how many looks it is left alone for.
+    /// For each region, in how many scans in a row it was hot and fully resident. A negative count
+    /// says for how many scans it is not tried.
     steady: Vec<i16>,
     looked_ns: u64,
-    /// What making one cost of late.
+    /// Recent cost of making one.
     cost_ns: f64,
     /// Scratch: which regions have something resident.
     seen: Vec<bool>,
@@ -56,8 +56,8 @@ pub(crate) struct Huge {
 }
 
 impl Huge {
-    /// `None` where none are wanted, nobody knows what is hot, or no tier takes single pages (then
-    /// managed memory is not kept from them either).
+    /// `None` where none are wanted, no samples show what is hot, or no tier takes single pages.
+    /// (In the last case managed memory is not kept from huge pages either.)
     pub fn new(pager: &Pager) -> Option<Huge> {
         let wanted = pager.settings.huge_pages == HugePages::Hot
             && pager.settings.evict == Eviction::Move
@@ -73,8 +73,8 @@ impl Huge {
         )
     }
 
-    /// Looks at what is hot, now and then, and makes some of it huge while there is room. `views`
-    /// are of `scanned_ns`.
+    /// Looks for hot regions at intervals, and makes some of them huge while there is room. `views`
+    /// are those of the scan at `scanned_ns`.
     pub fn look(
         &mut self,
         pager: &Pager,
@@ -87,11 +87,11 @@ impl Huge {
             return;
         }
         self.looked_ns = now_ns;
-        // So that the policy looks at its samples, also where no victims are needed.
+        // So that the policy reads its samples even where no victims are needed.
         policy.rank(now_ns / 1_000_000, 0, views, &mut self.order);
         self.steady.resize(pager.table.len() as usize, 0);
-        // Of all samples a region must have so much that waiting less for it saves in time what
-        // making it huge costs.
+        // The share of all samples above which less waiting saves as much time as making the region
+        // huge costs.
         let worth = self.cost_ns / 1e9 / (HORIZON_S * TRANSLATIONS);
         let least_heat = HOT.max((worth * views.len() as f64) as f32);
         for view in views {
@@ -142,14 +142,14 @@ pub(crate) fn is_kept_huge(entry: &Entry, policy: &dyn VictimPolicy, pressure: P
 }
 
 impl Pager {
-    /// Whether managed memory is advised against huge pages: the kernel's move of a pinned one may
-    /// never end, and moving single pages would split it anyway. (To another node they go
+    /// Whether managed memory is advised against huge pages. The kernel's move of a pinned one may
+    /// never end, and moving single pages would split it anyway. (To another node they are moved
     /// whole.)
     pub(crate) fn keeps_from_huge_pages(&self) -> bool {
         self.moves() && self.tiers[1..].iter().any(|tier| tier.node().is_none())
     }
 
-    /// Makes one huge page of a region, if all of it is there and the kernel can.
+    /// Makes one huge page of a region, if all of it is present and the kernel can.
     pub(crate) fn make_huge(&self, entry: &Entry) -> bool {
         let base = entry.region.address();
         let _inside = self.gate.worker();
@@ -160,8 +160,8 @@ impl Pager {
         {
             return false;
         }
-        // Who splits one has to know whether that failed. And what the program gave back is not to
-        // come back as zeros.
+        // Splitting one later requires knowing whether that failed. And pages that the program
+        // freed must not be restored as zeros.
         if sys::failed_splits().is_none() || self.present_bytes(base) != Ok(REGION) {
             return false;
         }
@@ -169,12 +169,12 @@ impl Pager {
         if !has_one_piece(&pieces, base, base + REGION) {
             return false;
         }
-        // The kernel makes none of pages that are write-protected. Unprotected they seem written,
-        // and stay. Pages between tracked ones are protected too, and their words do not say so.
+        // The kernel makes none from write-protected pages. Unprotected, they seem written, and
+        // stay. Pages between tracked ones are protected too, and their words do not say so.
         if pieces[0].attributes.registered && self.descriptors.tracks_writes.load(Relaxed) {
             let _ = sys::uffd_write_protect(self.uffd_of(base), base, REGION, false);
         }
-        // One that leaves soon would split all of it.
+        // A page that is evicted soon would split all of it.
         (0..REGION_PAGES).for_each(|page| self.end_probation(entry, base + page * PAGE));
         entry.region.huge.store(1, Relaxed);
         let made = self.collapse(base);
@@ -186,8 +186,8 @@ impl Pager {
         made
     }
 
-    /// Where nothing is present any more, no huge page is: for what the program gave up in parts,
-    /// or past the C library.
+    /// Clears the flag where nothing is present any more, and so no huge page is. This covers
+    /// memory that the program freed in parts, or past the C library.
     fn forget_empty(&self, entry: &Entry) {
         if entry.is_huge() {
             let _inside = self.gate.worker();

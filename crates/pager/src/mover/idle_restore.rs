@@ -1,5 +1,6 @@
-//! Brings pages back that nobody has touched, while there is room that nobody else wants: what left
-//! while the program grew would otherwise come back by a fault each, for as long as it runs.
+//! Restores pages that no thread has touched, while there is room that nothing else needs. Pages
+//! evicted while the program grew would otherwise be restored by a fault each, for as long as it
+//! runs.
 
 use crate::fault::ahead::{Cause, RUN_PAGES};
 use crate::pager::Pager;
@@ -9,31 +10,31 @@ use std::sync::atomic::Ordering::Relaxed;
 use terrace_control::moves::MoveReason;
 use terrace_os::{self as sys, PAGE};
 
-/// Nothing must have left for so long, ns: at first, and at most.
+/// Time for which no page must have been evicted, ns: at first, and at most.
 const CALM_MIN_NS: u64 = 2_000_000_000;
 const CALM_MAX_NS: u64 = 128_000_000_000;
-/// After so many times as long without anything that left, it was too early no more.
+/// After this many times as long without an eviction, restoring no longer counts as too early.
 const CALM_AGAIN: u64 = 8;
-/// Pages of one look, half a millisecond, and regions that are looked at in it.
+/// Pages of one scan, half a millisecond, and regions that are scanned in it.
 const PAGES_AT_ONCE: usize = 64;
 const REGIONS_AT_ONCE: u32 = 64;
-/// Pages claimed at a time: somebody may want them meanwhile.
+/// Pages claimed at a time: a thread may need them meanwhile.
 const RUN: usize = RUN_PAGES / 2;
-/// A look is followed by a pause of so many times its length.
+/// A scan is followed by a pause of this many times its length.
 const PAUSES: u64 = 32;
-/// When nothing was found in all of memory, it is looked again after so long, ns.
+/// Time until the next scan when nothing was found in all of memory, ns.
 const AGAIN_NS: u64 = 10_000_000_000;
 
-/// The mover's.
+/// The state of idle restoring, owned by the mover.
 pub(crate) struct IdleRestore {
-    /// The region to go on with, and how many in a row had nothing that can come back.
+    /// The region to go on with, and how many in a row had nothing to restore.
     region: u32,
     fruitless: u32,
-    /// Pages that had left when it was looked last, and since when it is so many.
+    /// Pages evicted by the last scan, and since when that number is unchanged.
     demoted: u64,
     calm_from_ns: u64,
-    /// How long it must be calm: twice as long each time that pages leave again after some came
-    /// back.
+    /// How long it must be calm. It doubles each time that pages are evicted again after some were
+    /// restored.
     calm_ns: u64,
     brought: bool,
     not_before_ns: u64,
@@ -52,9 +53,9 @@ impl IdleRestore {
         }
     }
 
-    /// Brings some pages back if all has been calm and memory stays below `until` bytes, of a
-    /// budget of so many. Where not all that is out has room, an eighth of the budget is left:
-    /// a mover that is near it has to look at memory more often.
+    /// Restores some pages if all has been calm and memory stays below `until` bytes, of a budget
+    /// of `budget` bytes. Where not all evicted pages have room, an eighth of the budget is kept
+    /// free. A mover that is near the budget has to scan memory more often.
     pub fn look(&mut self, pager: &Pager, until: u64, budget: u64, now_ns: u64) {
         let demoted = pager.account.demoted_pages.load(Relaxed);
         if demoted != self.demoted {
@@ -104,8 +105,8 @@ impl IdleRestore {
     }
 }
 
-/// Brings back up to `most` pages of a region, while there is `room`. Returns how many. Ends at the
-/// first that does not come.
+/// Restores up to `most` pages of a region, while there is `room`. Returns how many. Ends at the
+/// first that cannot be restored.
 pub(crate) fn bring_back(
     pager: &Pager,
     entry: &Entry,
@@ -113,7 +114,7 @@ pub(crate) fn bring_back(
     cause: Cause,
     room: &mut impl FnMut() -> bool,
 ) -> usize {
-    // What the program has sent out it knows to be cold.
+    // Pages that the program asked to evict it knows to be cold.
     let stays_out = cause == Cause::Room && entry.region.asked_out.load(Relaxed) != 0;
     if entry.region.evicted.load(Relaxed) == 0 || stays_out {
         return 0;
@@ -136,8 +137,8 @@ pub(crate) fn bring_back(
     brought
 }
 
-/// The next pages from `from` on, one after the other, that are out and may leave again. Where no
-/// plan wants them, those in files and those of which something is expected stay where they are.
+/// The next consecutive pages from `from` on that are evicted and may be evicted again. Where no
+/// plan wants them, those in files and those with an expectation stay evicted.
 fn next_run(pager: &Pager, entry: &Entry, mut from: usize, cause: Cause) -> Option<(usize, usize)> {
     let planned = cause == Cause::Planned;
     let _inside = pager.gate.try_worker()?;
@@ -150,7 +151,8 @@ fn next_run(pager: &Pager, entry: &Entry, mut from: usize, cause: Cause) -> Opti
         };
         let is_out = |page: usize| in_files(page).is_some_and(|in_files| planned || !in_files);
         let first = (from..REGION / PAGE).find(|page| is_out(*page))?;
-        // A page that is read stays claimed until the last of its run is: a file's are one by one.
+        // A page that is read stays claimed until the last of its run is read: pages in a file are
+        // read one by one.
         let run = if in_files(first) == Some(true) { 1 } else { RUN };
         let out = (first..REGION / PAGE).take(run).take_while(|page| is_out(*page)).count();
         drop(store);

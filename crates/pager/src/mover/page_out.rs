@@ -24,7 +24,7 @@ impl Mover {
         }
         while address < end && !pager.is_frozen() && !pager.pause_asked() {
             if pager.table.get(address).is_none() {
-                // Never looked at: if nothing is there, it needs no record.
+                // Never scanned: if nothing is there, it needs no record.
                 let mut first = [Run::default()];
                 let found = sys::scan_present(
                     pager.descriptors.pagemap.load(Relaxed),
@@ -65,9 +65,8 @@ impl Mover {
 }
 
 impl Pager {
-    /// Evicts what is resident in `start..start + len`, as MADV_PAGEOUT asks: the program knows
-    /// that it will not need it soon. False if nothing is evicted at present; then the kernel
-    /// may try.
+    /// Evicts what is resident in `start..start + len`, as MADV_PAGEOUT asks: the program will not
+    /// need it soon. False if nothing is evicted at present; then the kernel may try.
     pub fn page_out(&self, start: usize, len: usize) -> bool {
         if self.mode() != Mode::Active || self.is_frozen() || !self.mover.running.load(Acquire) {
             return false;

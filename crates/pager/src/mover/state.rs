@@ -1,4 +1,4 @@
-//! What the mover keeps between its looks, and what all of its parts use.
+//! The state that the mover keeps between its ticks, and what all of its parts use.
 
 use super::measure::Measure;
 use crate::evict::Evictor;
@@ -21,31 +21,31 @@ use terrace_policy::victims::{Choice, Reason, RegionId, VictimPolicy};
 
 /// Longest stretch of evicting before measuring again.
 pub(super) const SLICE_NS: u64 = 10_000_000;
-/// Sleep between looks while there is plenty of room.
+/// Sleep between ticks while there is plenty of room.
 pub(super) const IDLE_TICK: Duration = Duration::from_millis(50);
 /// Longest sleep while nothing new is found.
 const QUIET_TICK: Duration = Duration::from_millis(250);
-/// The policy is told so often what came back, ns.
+/// How often refaults are reported to the policy, ns.
 const TELL_EVERY_NS: u64 = 200_000_000;
-/// How often the policy is told of samples, ns.
+/// How often samples are reported to the policy, ns.
 const SAMPLES_EVERY_NS: u64 = 100_000_000;
 const SAMPLES_WITH_ROOM: f32 = 0.1;
 /// How often what `terrace run` reads and writes behind the statistics page is copied.
 const EXCHANGE_EVERY_NS: u64 = 20_000_000;
-/// How often the program is asked to give back what it freed, ns.
+/// How often the program is asked to free unused memory, ns.
 const GIVE_BACK_EVERY_NS: u64 = 1_000_000_000;
-/// How often it is looked at what is under the kernel's swap, ns.
+/// How often the device under the kernel's swap is checked, ns.
 const LOOK_AT_SWAP_EVERY_NS: u64 = 200_000_000;
-/// How often files give back what was freed in them, ns, and a refusing one is tried again.
+/// How often files free their unused space, and a refusing one is tried again, ns.
 const TIDY_EVERY_NS: u64 = 50_000_000;
 const TRY_AGAIN_EVERY_NS: u64 = 1_000_000_000;
-/// So many pools are looked at at once, and so often, ns: 0.2 % of a CPU, and a second for 12 GiB.
-/// One is packed at a time.
+/// How many pools are checked at a time, and how often, ns: 0.2 % of a CPU, and a second for 12
+/// GiB. One is packed at a time.
 pub(super) const POOLS_AT_ONCE: u32 = 32;
 const POOLS_EVERY_NS: u64 = 5_000_000;
-/// Between two looks at which tiers are to take pages.
+/// How often the list of tiers in use is read, ns.
 const FOLLOW_TIERS_EVERY_NS: u64 = 100_000_000;
-/// So long a fork's child leaves pages in disabled tiers.
+/// How long a fork's child leaves pages in disabled tiers, ns.
 const FORKED_RESTS_NS: u64 = 10_000_000_000;
 /// Pages taken at a time (twice as many of a region, if that much room is needed), and while a
 /// thread waits for room: 0.2 ms with lz4.
@@ -55,17 +55,17 @@ pub(super) const AT_ONCE_WAITED_FOR: usize = 24;
 pub(super) const REST_MIN_NS: u64 = 20_000_000;
 pub(super) const REST_MAX_NS: u64 = 1_000_000_000;
 
-/// What the mover's thread keeps from one look to the next.
+/// The state that the mover's thread keeps from one tick to the next.
 pub(super) struct Mover {
     pub pager: &'static Pager,
     pub evictor: Evictor,
     pub measure: Measure,
     pub policy: Box<dyn VictimPolicy>,
-    /// Where there is a tier `node:N`.
+    /// Present where there is a tier `node:N`.
     pub far: Option<Far>,
-    /// Where hot regions get huge pages.
+    /// Present where hot regions get huge pages.
     pub huge: Option<Huge>,
-    /// Samples that the policy has been told of.
+    /// Samples that have been reported to the policy.
     pub samples_taken: u64,
     pub tell_samples: Every,
     pub exchange: Every,
@@ -76,7 +76,7 @@ pub(super) struct Mover {
     /// The page of the region at the cursor to go on with.
     pub from: usize,
     pub ranked_ns: u64,
-    /// First touches at their fastest of late, bytes per second: see `low_watermark`.
+    /// Recent peak rate of first touches, bytes per second: see `low_watermark`.
     pub growth: f64,
     pub grew_ns: u64,
     pub looked_ns: u64,
@@ -85,10 +85,10 @@ pub(super) struct Mover {
     pub choices: u32,
     /// Pages whose probation is over.
     pub leaving: Vec<u32>,
-    /// When so many pages had been evicted.
+    /// When the number of evicted pages was `paced_pages`.
     pub paced_ns: u64,
     pub paced_pages: u64,
-    /// Bytes of pages that the present walk through the order moved out.
+    /// Bytes of pages that the present walk through the order evicted.
     pub walk_moved_bytes: u64,
     /// The CLOCK hand took refaults off: the next walk may find more.
     pub walk_changed: bool,
@@ -105,18 +105,18 @@ pub(super) struct Mover {
     pub look_at_swap: Every,
     pub try_swap_again: Every,
     pub idle_restore: IdleRestore,
-    /// Where `--placement` says so.
+    /// Present with `--placement`.
     pub placer: Option<Placer>,
-    /// The region whose pool was looked at last.
+    /// The region whose pool was checked last.
     pub tidied_region: RegionId,
     pub tidy_pools: Every,
-    /// The list of tiers may have changed.
+    /// When the list of tiers is read again, which may have changed.
     pub follow_tiers: Every,
     pub emptying: Emptying,
 }
 
 impl Mover {
-    /// For a mover that begins at `now_ns`.
+    /// The state of a mover that begins at `now_ns`.
     pub fn new(pager: &'static Pager, now_ns: u64) -> Mover {
         Mover {
             pager,
@@ -166,23 +166,23 @@ impl Mover {
         }
     }
 
-    /// Pages that left so far. Nobody but this thread moves any out.
+    /// Pages evicted so far. Only this thread evicts pages.
     pub fn demoted(&self) -> u64 {
         self.pager.account.demoted_pages.load(Relaxed)
     }
 
-    /// What left since there were `before` did so for this reason.
+    /// Counts the pages evicted since there were `before` as evicted for this reason.
     pub fn count(&self, reason: Reason, before: u64) {
         self.pager.account.demoted_for[reason as usize].fetch_add(self.demoted() - before, Relaxed);
     }
 
-    /// Lists what left a region, of whatever tier it was in where the reason is that it takes less
-    /// room in a denser one.
+    /// Lists pages moved out of a region. They may come from any tier if the reason is that they
+    /// take less room in a denser one.
     pub fn list(&self, reason: Reason, region: RegionId, pages: u64, to: usize) {
         list(self.pager, reason, (region, self.policy.heat(region)), self.pressure, pages, to);
     }
 
-    /// Looks at all memory.
+    /// Scans all memory.
     pub fn scan(&mut self) {
         self.measure.scan(self.pager);
         if let Some(far) = &mut self.far {
@@ -190,7 +190,7 @@ impl Mover {
         }
     }
 
-    /// Tells the policy what came back.
+    /// Reports refaults to the policy.
     pub fn tell_returns(&mut self, now_ns: u64) {
         self.tell_returns.done(now_ns);
         let table = &self.pager.table;
@@ -216,7 +216,7 @@ impl Mover {
         }
     }
 
-    /// Tells the policy where the program waited for memory.
+    /// Reports to the policy where the program waited for memory.
     pub fn tell_samples(&mut self, now_ns: u64) {
         self.tell_samples.done(now_ns);
         let pager = self.pager;
@@ -225,7 +225,7 @@ impl Mover {
         let budget = self.pager.account.budget_bytes.load(Relaxed);
         let tight = self.pager.physical_bytes() + budget / 8 > budget;
         let wanted = match &self.far {
-            // Nothing but samples tells what is used there.
+            // Only samples show what is used there.
             Some(_) if pager.far_pages() > 0 => 1.0,
             _ if self.huge.is_some() || pager.settings.sites || self.placer.is_some() => 1.0,
             _ if tight => self.policy.samples_wanted(),
@@ -237,7 +237,7 @@ impl Mover {
         let sampled = pager.host.sampled;
         samples.take(&mut self.samples_taken, |address, weight| {
             sampled(address, weight);
-            // What is not managed has no region.
+            // Memory that is not managed has no region.
             if let Some(entry) = table.get(address) {
                 policy.sampled(entry.number, weight);
                 if let Some(placer) = placer {
@@ -251,7 +251,7 @@ impl Mover {
     }
 }
 
-/// Lists what a victim policy sent out of a region: see [`crate::Mm::list_move`].
+/// Lists what a victim policy evicted from a region: see [`crate::Mm::list_move`].
 pub(super) fn list(
     pager: &Pager,
     reason: Reason,

@@ -1,4 +1,5 @@
-//! `TERRACE_STRESS`: random pages leave, by every way there is, whatever the policy thinks.
+//! `TERRACE_STRESS`: random pages are evicted, by every route there is, whatever the policy
+//! decides.
 
 use super::state::{Mover, SLICE_NS};
 use crate::evict::{EvictOutcome, EvictRequest, is_refused, note_refusals};
@@ -8,8 +9,8 @@ use terrace_os::{self as sys, PAGE};
 use terrace_policy::victims::{PRESSURE_MAX, Reason};
 
 impl Mover {
-    /// `TERRACE_STRESS`: random pages of random regions, whatever the policy thinks. True if stress
-    /// is on.
+    /// For `TERRACE_STRESS`: evicts random pages of random regions, whatever the policy decides.
+    /// True if stress is on.
     pub(super) fn stress(&mut self, now_ns: u64) -> bool {
         let pager = self.pager;
         let batch = match pager.settings.stress {
@@ -62,7 +63,7 @@ impl Mover {
                 )
             };
             if self.huge.is_some() && random >> 59 & 1 == 0 {
-                // Others: pages of this one have just left.
+                // Other regions: pages of this one have just been evicted.
                 for _ in 0..4 {
                     let other = self.next_random() as usize % self.measure.views.len();
                     pager.make_huge(&pager.table.by_number(self.measure.views[other].region));

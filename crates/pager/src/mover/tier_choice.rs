@@ -1,4 +1,4 @@
-//! Into which tier to evict next: the cheapest in all, by ratios and by the cost of a fault.
+//! The tier to evict into next: the cheapest overall, by ratios and by the cost of a fault.
 
 use super::state::Mover;
 use crate::evict::auto::faults;
@@ -9,16 +9,16 @@ use terrace_tiers::SwapKind;
 
 /// From this pressure on, evictions go straight to the densest tier.
 const PRESSURE_DENSE: u32 = 4;
-/// What a page's way out and back costs with the densest tier, as a multiple of that with the
-/// first. With lz4 and zstd, all in all, 16 to 19 and 22 to 27 µs where the program and the mover
-/// share a CPU (`terrace-bench zram-servers`: 1.4), less because there zstd saves more faults than
-/// Zipf's law says: at 80 % of memcached's memory and of redis' both give the same throughput, zstd
-/// with a third fewer faults.
+/// Cost of evicting and restoring a page with the densest tier, as a multiple of that with the
+/// first. With lz4 and zstd it is 16 to 19 and 22 to 27 µs overall where the program and the mover
+/// share a CPU (`terrace-bench zram-servers`: 1.4). The factor is less because zstd saves more
+/// faults there than Zipf's law predicts. At 80 % of memcached's memory and of redis' both give the
+/// same throughput, zstd with a third fewer faults.
 const DENSEST_COST: f64 = 1.3;
-/// What a page's way out and back costs with a tier in files, as a multiple of that with the first
+/// Cost of evicting and restoring a page with a tier in files, as a multiple of that with the first
 /// tier: a read takes 100 µs.
 const FILE_COST: f64 = 5.0;
-/// Until the densest tier's ratio is known, it is tried once in so many choices.
+/// Until the densest tier's ratio is known, it is tried once in this many choices.
 const TRY_DENSEST: u32 = 32;
 /// The first tier's ratio before it is known.
 pub(super) const RATIO_ASSUMED: f64 = 0.5;
@@ -26,7 +26,7 @@ pub(super) const RATIO_ASSUMED: f64 = 0.5;
 const DENSER_ASSUMED: f64 = 0.82;
 
 impl Mover {
-    /// The tiers that take pages at present. A disk is asked for by name only.
+    /// The tiers that accept pages at present. A disk is used only if it is named.
     pub(super) fn takers(&self) -> impl Iterator<Item = usize> {
         let auto = self.evictor.auto.is_some();
         (1..self.pager.tiers.len()).filter(move |tier| {
@@ -43,7 +43,7 @@ impl Mover {
         (first, all.last().unwrap_or(first))
     }
 
-    /// Into which tier to evict next: the cheapest, and now and then the densest until its ratio is
+    /// The tier to evict into next: the cheapest, and at intervals the densest until its ratio is
     /// known.
     pub(super) fn tier(&mut self) -> usize {
         let (_, densest) = self.ends();
@@ -62,7 +62,7 @@ impl Mover {
     /// [`Auto`](crate::evict::auto::Auto).
     pub(super) fn measured_tier(&mut self) -> usize {
         let first_own = self.pager.own_tier(1);
-        // Among ours as without swap.
+        // The choice among our tiers, as without swap.
         let own = self.cheaper_of(first_own, self.pager.densest_own().unwrap_or(first_own));
         let assumed = |tier: usize| {
             if tier == first_own { RATIO_ASSUMED } else { RATIO_ASSUMED * DENSER_ASSUMED }
@@ -75,13 +75,13 @@ impl Mover {
         self.evictor.auto.as_mut().map_or(own, |auto| auto.choose(must_go, &takes, own))
     }
 
-    /// The share of the data that cannot stay in DRAM as it is.
+    /// The share of the data that cannot stay in DRAM uncompressed.
     pub(super) fn must_go(&self) -> f64 {
         let data = (self.pager.all_pages_out() + self.pager.account.resident()) * PAGE as u64;
         1.0 - self.pager.account.budget_bytes.load(Relaxed) as f64 / data.max(1) as f64
     }
 
-    /// DRAM for each byte in a tier, if that is known.
+    /// Bytes of DRAM for each byte in a tier, if that is known.
     pub(super) fn ratio(&self, tier: usize) -> Option<f64> {
         let place = &self.pager.tiers[tier];
         if place.leaves_dram() {
@@ -90,12 +90,12 @@ impl Mover {
         route_of(place).ratio(&self.evictor, self.pager, tier)
     }
 
-    /// The first (fastest) compressed tier, or the densest where that costs less in all.
+    /// The first (fastest) compressed tier, or the densest where that costs less overall.
     ///
     /// With ratio r (physical per logical byte) a share x = (1 − budget/logical) / (1 − r) of the
-    /// data must be out to meet the budget: less of it in a denser tier, whose faults cost
-    /// more. How many accesses go to the least popular share x is taken from Zipf's law: −ln(1 −
-    /// x), but for a factor.
+    /// data must be evicted to meet the budget. It is less in a denser tier, whose faults cost
+    /// more. By Zipf's law −ln(1 − x) of the accesses go to the least popular share x, up to a
+    /// constant factor.
     pub(super) fn cheapest_tier(&self) -> usize {
         let (fastest, densest) = self.ends();
         if self.pressure >= PRESSURE_DENSE { densest } else { self.cheaper_of(fastest, densest) }

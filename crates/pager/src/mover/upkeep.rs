@@ -1,5 +1,5 @@
-//! What is done now and then beside evicting: pools are packed, files give back what was freed in
-//! them, the kernel's swap is looked at, and pages move out of tiers that were disabled.
+//! Periodic work besides eviction: packing pools, giving back file space, checking the kernel's
+//! swap, and moving pages out of disabled tiers.
 
 use super::state::{Mover, POOLS_AT_ONCE, SLICE_NS};
 use crate::evict::Which;
@@ -8,8 +8,7 @@ use terrace_os as sys;
 use terrace_policy::victims::{Reason, RegionId};
 use terrace_tiers::Tier;
 
-/// A pass over disabled tiers that moved nothing is followed by a rest, the least and the longest,
-/// ns.
+/// The shortest and the longest rest after a pass over disabled tiers that moved nothing, ns.
 const REST_MIN_NS: u64 = 10_000_000_000;
 const REST_MAX_NS: u64 = 3_600_000_000_000;
 
@@ -18,15 +17,15 @@ pub(super) struct Emptying {
     /// The tier and the region to go on with.
     tier: usize,
     region: RegionId,
-    /// Pages that went in this pass over all of them.
+    /// Pages that were moved in this pass over all of them.
     moved: u64,
-    /// No pass goes on before this time.
+    /// No pass continues before this time.
     again_ns: u64,
     rest_ns: u64,
 }
 
 impl Emptying {
-    /// From this time on.
+    /// A state in which the first pass begins at `from_ns`.
     pub fn new(from_ns: u64) -> Emptying {
         Emptying { tier: 1, region: 0, moved: 0, again_ns: from_ns, rest_ns: REST_MIN_NS }
     }
@@ -39,8 +38,8 @@ impl Emptying {
 }
 
 impl Mover {
-    /// Pages that come back leave holes in their regions' pools. Where pages leave again, those are
-    /// filled or packed; here the others have their turn.
+    /// Packs pools that restored pages have left holes in. Where pages are evicted again, holes are
+    /// filled or packed; this serves the other regions.
     pub(super) fn tidy_pools(&mut self, now_ns: u64) {
         let pager = self.pager;
         if pager.pause_asked() || !self.tidy_pools.is_turn(now_ns) {
@@ -57,7 +56,7 @@ impl Mover {
         }
     }
 
-    /// Disables and enables tiers, as `terrace set` wants it.
+    /// Disables and enables tiers, as `terrace set` asks.
     pub(super) fn follow_list_of_tiers(&mut self, now_ns: u64) {
         if !self.follow_tiers.is_turn(now_ns) {
             return;
@@ -74,8 +73,8 @@ impl Mover {
     }
 
     /// Moves pages out of disabled tiers for a slice of time, while there is room for them within
-    /// the budget; true while there are more. What no other tier takes stays there until it is
-    /// touched, and is tried again ever more seldom. Pages in the kernel's swap stay.
+    /// the budget. True while there are more. Pages that no other tier accepts stay there until
+    /// they are touched, and are tried again ever more seldom. Pages in the kernel's swap stay.
     pub(super) fn empty_disabled(&mut self, budget: u64, watermark: u64, now_ns: u64) -> bool {
         let pager = self.pager;
         let is_left = |number: &usize| {
@@ -85,7 +84,7 @@ impl Mover {
         if now_ns < self.emptying.again_ns || !(1..pager.tiers.len()).any(|tier| is_left(&tier)) {
             return false;
         }
-        // Above that the mover makes room, which it could not do where what is disabled is denser.
+        // Above that the mover makes room, which it could not do where the disabled tier is denser.
         let until = budget.saturating_sub(watermark / 2);
         let goes_on = || !pager.pause_asked() && pager.physical_bytes() < until;
         let (demoted, deadline) = (self.demoted(), sys::now_ns() + SLICE_NS);
@@ -133,7 +132,7 @@ impl Mover {
         if !self.look_at_swap.is_turn(now_ns) {
             return;
         }
-        // Each second: as files that refused.
+        // Each second, as for files that refused.
         if self.try_swap_again.is_turn(now_ns) {
             swap.try_again();
         }

@@ -1,5 +1,5 @@
-//! The walk through the regions in the policy's order, until memory is down to the target; and what
-//! follows where a whole walk was not enough.
+//! The walk through the regions in the policy's order, until memory is down to the target. Then
+//! what follows where a whole walk was not enough.
 
 use super::state::{AT_ONCE, AT_ONCE_WAITED_FOR, Mover, REST_MAX_NS, REST_MIN_NS, SLICE_NS, list};
 use super::tier_choice::RATIO_ASSUMED;
@@ -16,16 +16,16 @@ use terrace_policy::victims::{
 };
 use terrace_tiers::Tier;
 
-/// A look at memory so shortly before the ranking is fresh, ns.
+/// A scan at most this long before the ranking is fresh, ns.
 const FRESH_NS: u64 = 20_000_000;
-/// Pressure goes down a step after so long without need, ns.
+/// Pressure is lowered a step after this long without need, ns.
 const EASE_EVERY_NS: u64 = 200_000_000;
-/// Where a full node's coldest regions are compressed, at least this pressure.
+/// The least pressure where a full node's coldest regions are compressed.
 const FAR_PRESSURE: u32 = 1;
 /// The time to evict this part (1/n) of the resident pages is measured.
 const PACE_PARTS: u64 = 8;
-/// Room for this share of the resident pages on probation: where much comes back, many are too
-/// young to leave.
+/// Room for this share of the resident pages on probation: where many pages refault, many are too
+/// young to be evicted.
 const PROBATION_ROOM: f64 = 0.25;
 
 impl Mover {
@@ -51,7 +51,7 @@ impl Mover {
             self.ranked_ns = now_ns;
             return self.walk_ended(budget);
         }
-        // Every region has its turn before any has another: the hand that passes over pages.
+        // Every region has its turn before any has another: the CLOCK hand.
         if self.cursor >= self.order.len() {
             self.rank(now_ns);
         }
@@ -82,7 +82,7 @@ impl Mover {
                 self.walk_moved_bytes += u64::from(self.evictor.probe(pager, entry, salt));
                 continue;
             }
-            // A page gives back about half of itself.
+            // Evicting a page frees about half of it.
             let (least, most) = self.at_once();
             let pages = (over as usize / PAGE * 2 + 1).clamp(least, most);
             let planned = self.placer.as_ref().and_then(|placer| placer.tier_of(choice.region));
@@ -132,7 +132,7 @@ impl Mover {
                 continue;
             }
             if far.accepts() {
-                // What came after the last scan is not known yet.
+                // Memory touched after the last scan is not known yet.
                 if self.measure.scan_due(now_ns) {
                     self.scan();
                     continue;
@@ -150,18 +150,18 @@ impl Mover {
         more
     }
 
-    /// The node is full: what is coldest there is compressed. False if nothing was.
+    /// Compresses the coldest regions of a full node. False if none was compressed.
     pub(super) fn compress_far(&mut self, deadline: u64) -> bool {
         let pager = self.pager;
-        // Of a node that takes none even then, nothing is compressed: that would cost DRAM.
+        // Nothing is compressed of a node that would take no pages even then: that would cost DRAM.
         if !self.far.as_ref().is_some_and(Far::is_usable) || pager.densest_own().is_none() {
             return false;
         }
         while let Some(entry) =
             self.far.as_mut().and_then(|far| far.coldest_far(pager, sys::now_ns()))
         {
-            // Samples say that it is cold; a page that came back from there lately, or is written,
-            // stays at first.
+            // Samples show that it is cold; a page that was recently restored from there, or is
+            // written, stays at first.
             let request = EvictRequest {
                 pages: REGION / PAGE,
                 pressure: self.pressure.max(FAR_PRESSURE),
@@ -227,8 +227,8 @@ impl Mover {
         true
     }
 
-    /// Measures how long it takes to evict [`refault_distance_pages`], and makes room for those on
-    /// probation.
+    /// Measures how long it takes to evict [`refault_distance_pages`], and reserves queue space for
+    /// those on probation.
     pub(super) fn pace(&mut self, now_ns: u64) {
         let account = &self.pager.account;
         let resident = account.resident();
@@ -249,7 +249,7 @@ impl Mover {
         }
     }
 
-    /// Memory is within the budget.
+    /// Records that memory is within the budget.
     pub(super) fn met(&mut self) {
         self.pager.mover.at_floor.store(false, Relaxed);
         self.rest_until_ns = 0;
@@ -263,21 +263,21 @@ impl Mover {
         }
     }
 
-    /// The whole order was walked and it was not enough: a fresh look, denser tiers, more pressure,
-    /// and then the floor. True if there is more to do at once.
+    /// Handles a walk through the whole order that was not enough: a new scan, denser tiers, more
+    /// pressure, and then the floor. True if there is more to do at once.
     pub(super) fn walk_ended(&mut self, budget: u64) -> bool {
         let pager = self.pager;
         let now_ns = sys::now_ns();
         let excess = pager.physical_bytes().saturating_sub(budget);
         let found = self.walk_moved_bytes > excess / 4 || excess == 0 && self.walk_changed;
         if found && excess == 0 {
-            // Or it would never go down while memory is always at the budget.
+            // Otherwise it would never be lowered while memory is always at the budget.
             self.ease(now_ns);
         }
         let looked_ns = self.measure.scanned_ns;
         let ranked_ns = std::mem::replace(&mut self.ranked_ns, 0);
         if !found && looked_ns + FRESH_NS < ranked_ns {
-            // What was allocated since the last look is not in the order.
+            // Memory allocated since the last scan is not in the order.
             self.scan();
             return true;
         }
@@ -295,7 +295,7 @@ impl Mover {
         if found || excess == 0 {
             return excess > 0;
         }
-        // Whoever waits for room waits in vain.
+        // Threads that wait for room wait in vain.
         pager.mover.at_floor.store(true, Relaxed);
         sys::futex_wake(&pager.mover.progress, u32::MAX >> 1);
         self.rest_until_ns = now_ns + self.rest_ns;
@@ -317,7 +317,7 @@ impl Mover {
         self.ranked_ns = now_ns;
     }
 
-    /// Recompresses what is out already; true if that gained something.
+    /// Recompresses evicted pages; true if that gained something.
     pub(super) fn recompress(&mut self) -> bool {
         let pager = self.pager;
         let Some(densest) = pager.densest_own() else { return false };

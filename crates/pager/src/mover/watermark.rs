@@ -5,21 +5,21 @@ use super::state::Mover;
 /// Bounds of the low watermark, bytes.
 pub(super) const WATERMARK_MIN: u64 = 2 << 20;
 const WATERMARK_MAX: u64 = 64 << 20;
-/// First touches of so many seconds find room, at their fastest of late.
+/// First touches of this many seconds find room, at their fastest recent rate.
 pub(super) const REACTION_S: f64 = 0.2;
-/// Time until the mover knows what the kernel brought back from its swap, s.
+/// Time until the mover knows what the kernel swapped in, s.
 const RETURN_S: f64 = 0.02;
 /// Time in which a burst of first touches is half forgotten, s.
 const BURST_HALF_LIFE_S: f64 = 2.0;
-/// The half-life of a burst (s) once no burst has grown for so long (ns). DRAM kept free for
-/// nothing costs refaults.
+/// Time without a growing burst (ns) after which a burst's half-life changes (s). DRAM kept free
+/// for nothing costs refaults.
 const CALM_AFTER_NS: u64 = 1_000_000_000;
 const CALM_HALF_LIFE_S: f64 = 0.2;
 
 impl Mover {
-    /// Bytes kept free for first touches, which cannot be made to wait (refaults wait for room): as
-    /// much as came in [`REACTION_S`] when it came fastest, of late. They also serve for swap-ins
-    /// by the kernel, which do not wait either.
+    /// The bytes kept free for first touches, which cannot be made to wait (refaults wait for
+    /// room). It is as much as was touched in [`REACTION_S`] at the fastest recent rate. They also
+    /// serve for swap-ins by the kernel, which do not wait either.
     pub(super) fn low_watermark(&mut self, budget: u64, now_ns: u64) -> u64 {
         let seconds = (now_ns - self.looked_ns) as f64 / 1e9;
         self.looked_ns = now_ns;

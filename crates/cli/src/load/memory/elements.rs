@@ -116,8 +116,8 @@ impl Program for Elements {
             let write = way.number >> 56 < self.writes;
             done.writes += u64::from(write);
             match self.touch(element, write, watch) {
-                // Only who followed the chain goes on with it; and a link that leads out of it was
-                // damaged.
+                // Only a thread that followed the chain goes on with it; and a link that leads out
+                // of it was damaged.
                 Some(next) if next < self.all.len() as u64 => {
                     way.link = if element == way.link { next } else { way.link }
                 }

@@ -67,7 +67,7 @@ pub fn run(arguments: &MemoryArguments) -> Result<u8> {
     if !(least..most).contains(&arguments.size) {
         bail!("--size must be at least {} and less than {}", bytes(least), bytes(most));
     }
-    // Asked before: who fills memory that is not to be had is ended without a word.
+    // Asked before: a process that fills memory that is not to be had is ended without a word.
     let mut memory = Vec::<u8>::new();
     let refused = memory.try_reserve_exact(usize::try_from(arguments.size)?).is_err();
     drop(std::hint::black_box(memory));
@@ -108,7 +108,7 @@ fn load<P: Program>(fill: impl FnOnce() -> P, arguments: &MemoryArguments) -> Re
             let (program, end) = (&program, &end);
             let started = std::thread::Builder::new()
                 .spawn_scoped(scope, move || go(program, arguments, thread, begun, accesses, end));
-            // The others wait for nobody else.
+            // The others wait for no other thread.
             let started = started.inspect_err(|_| end.store(true, Relaxed));
             threads.push(started.with_context(|| {
                 format!("cannot start thread {} of {}", thread + 1, arguments.threads)

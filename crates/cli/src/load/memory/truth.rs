@@ -12,7 +12,7 @@ pub trait Watch {
     fn touches<T>(&mut self, what: &T);
 }
 
-/// Nobody watches.
+/// Nothing is observed.
 impl Watch for () {
     fn touches<T>(&mut self, _: &T) {}
 }

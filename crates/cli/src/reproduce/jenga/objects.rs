@@ -418,8 +418,8 @@ fn figure_6(options: &Options) -> Figure {
 }
 
 /// What of a stack an allocator sees: `wrappers` frames of the program's own allocation functions
-/// come first, the same for everyone; then where in `make_node` or `make_record` it was called;
-/// then who called that, which alone tells leaves from inner nodes.
+/// come first, the same for every caller; then where in `make_node` or `make_record` it was called;
+/// then the caller of that, which alone tells leaves from inner nodes.
 struct Shallow {
     tree: Tree,
     /// Frames behind the wrappers.

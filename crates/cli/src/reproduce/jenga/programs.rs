@@ -153,7 +153,7 @@ pub struct Size {
 /// By option.
 pub fn size(options: &Options) -> Size {
     if options.quick {
-        // Two moves a tick: who swaps needs as many.
+        // Two moves a tick: a swap needs as many.
         Size {
             scale: 0.04,
             stands_for: 250.0,
