@@ -233,7 +233,8 @@ struct OurPage {
 
 impl Ours {
     fn new(pages: usize, room: usize, watches: bool) -> Ours {
-        let page = OurPage { refaults: 0, level: 0, tracked: false, written: false, left_at: NEVER };
+        let page =
+            OurPage { refaults: 0, level: 0, tracked: false, written: false, left_at: NEVER };
         Ours {
             hand: VecDeque::new(),
             probation: VecDeque::new(),
@@ -251,7 +252,8 @@ impl Policy for Ours {
     }
 
     fn came(&mut self, page: u32, _now: usize) {
-        let soon = refault_distance_pages(self.room as u64, (self.pages.len() - self.room) as u64) as u64;
+        let soon =
+            refault_distance_pages(self.room as u64, (self.pages.len() - self.room) as u64) as u64;
         let state = &mut self.pages[page as usize];
         let back = if state.left_at == NEVER {
             Refault { refaults: 0, probation: false }
@@ -284,7 +286,9 @@ impl Policy for Ours {
                 match passed(state.refaults, false, writes, 0) {
                     Passed::Take => break page,
                     Passed::Leave => {}
-                    Passed::Refaults(refaults) => (state.refaults, state.tracked) = (refaults, false),
+                    Passed::Refaults(refaults) => {
+                        (state.refaults, state.tracked) = (refaults, false)
+                    }
                     Passed::Track => {
                         (state.refaults, state.tracked, state.written) = (0, true, false)
                     }

@@ -1,7 +1,7 @@
 //! Whether a signal that came to us came to the program too.
 //!
-//! The kernel tells the sender of a signal, and not its target: us alone, or to the whole process
-//! group (`kill -TERM -PGID`, `timeout`), or to each process of a service (systemd). What went to
+//! The kernel tells the sender of a signal, and not its target: this process alone, its process
+//! group (`kill -TERM -PGID`, `timeout`), or each process of a service (systemd). What went to
 //! the group, the program has got; a second one might end it in the middle of its shutdown. So
 //! there is a process of the same group and service that does nothing but keep the signals that it
 //! gets.

@@ -130,7 +130,12 @@ impl Consolidator {
         Consolidator {
             throttle: Throttle::new(rules.cpu_share, rules.bytes_per_s),
             pauses: Pauses::new(rules.pause, rules.longest_pause),
-            classifier: Classifier::new(rules.fault_ns, rules.horizon, heap.sampling(), 0),
+            classifier: Classifier::new(
+                rules.fault_ns,
+                rules.horizon,
+                heap.sampling(),
+                heap.now_ms(),
+            ),
             heap,
             rules,
             counters: Counters::default(),

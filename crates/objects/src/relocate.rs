@@ -77,7 +77,7 @@ impl<F: FnMut(NonNull<u8>, NonNull<u8>, usize) -> bool> Paper<F> {
     }
 }
 
-// SAFETY: the maker's duty.
+// SAFETY: the caller of `Paper::new` promises it.
 unsafe impl<F: FnMut(NonNull<u8>, NonNull<u8>, usize) -> bool> Relocate for Paper<F> {
     unsafe fn relocate(&mut self, object: Object, room: Object, _slice: &Slice) -> Outcome {
         match (self.0)(object.start, room.start, room.bytes) {
