@@ -37,7 +37,7 @@ const WEIGHT: u64 = 64;
 /// The unit of faults found by a read.
 const READ_PARTS: u64 = 1 << 12;
 /// Faults from which on it is judged whether the program sleeps by itself. It does if it gives up
-/// the CPU at least `SLEEPS_FROM` percent as often as it faults.
+/// the CPU more than `SLEEPS_FROM` percent as often as it faults.
 const JUDGED_FROM: u64 = 64;
 const SLEEPS_FROM: u64 = 125;
 
