@@ -134,7 +134,7 @@ unsafe extern "C" fn terrace_large_born(
     terrace_large_lives(object, bytes, site);
 }
 
-/// An object of this site has this length now.
+/// An object of this site has this length now. Only called where objects are tracked.
 #[unsafe(no_mangle)]
 extern "C" fn terrace_large_lives(object: *mut u8, bytes: usize, site: u16) {
     if site != 0 {
@@ -142,7 +142,8 @@ extern "C" fn terrace_large_lives(object: *mut u8, bytes: usize, site: u16) {
     }
 }
 
-/// An object is about to be freed, or moved; its site, 0 if that is not known.
+/// An object is about to be freed, or moved; its site, 0 if that is not known. Only called where
+/// objects are tracked.
 #[unsafe(no_mangle)]
 extern "C" fn terrace_large_dies(object: *mut u8) -> u16 {
     large::dies(object as usize).map_or(0, |large| large.site)

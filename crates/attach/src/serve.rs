@@ -53,7 +53,7 @@ impl Keeper {
         let mut any = false;
         while let Some(space) = &self.spaces[number] {
             let fd = space.uffd.as_raw_fd();
-            // SAFETY: no other process uses the buffer while this process is the keeper.
+            // SAFETY: no other process or thread uses the buffer while this process is the keeper.
             let messages = unsafe { &mut *self.shared.messages.get() };
             *messages = [Message::default(); MESSAGES];
             self.shared.applied.store(0, Relaxed);

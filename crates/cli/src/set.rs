@@ -21,6 +21,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use terrace_control::settings::{Dram, Knob, Window};
+use terrace_control::stats::TIER_NAME_BYTES;
 use terrace_policy::slowdown::{Target, Wanted};
 
 /// The file with what is asked for.
@@ -92,7 +93,7 @@ fn chosen(list: &str, names: &[String]) -> Result<u64> {
     let wanted: Vec<&str> = list.split(',').map(str::trim).collect();
     let mut tiers = 0u64;
     for name in &wanted {
-        let number = names.iter().position(|known| known == name).with_context(|| {
+        let number = names.iter().position(|known| is_name(known, name)).with_context(|| {
             format!("{name:?} is none of the run's tiers, which are {all}: others take a new start")
         })?;
         tiers |= 1 << number;
@@ -104,6 +105,13 @@ fn chosen(list: &str, names: &[String]) -> Result<u64> {
         bail!("--tiers {list}: {node} cannot be left out while a program runs");
     }
     Ok(tiers)
+}
+
+/// Whether a tier that a process told of as `known` is the one that is asked for by `name`. A
+/// statistics page has room for [`TIER_NAME_BYTES`] of a name; long ones (of directories) are cut.
+fn is_name(known: &str, name: &str) -> bool {
+    let is_cut = known.len() + char::MAX.len_utf8() > TIER_NAME_BYTES;
+    known == name || is_cut && name.len() > TIER_NAME_BYTES && name.starts_with(known)
 }
 
 /// The list of tiers of which these are in use.
@@ -471,6 +479,14 @@ mod tests {
         for (dram, slowdown) in [(Some("much"), None), (None, Some("auto")), (None, Some("-1"))] {
             assert_eq!(after(dram, slowdown), None, "{dram:?} {slowdown:?}");
         }
+    }
+
+    #[test]
+    fn a_tier_is_known_by_a_name_that_the_page_has_no_room_for() {
+        let long = format!("zstd@file:/srv/{}", "directory/".repeat(8));
+        let names = vec!["dram".to_owned(), "lz4".to_owned(), long[..TIER_NAME_BYTES].to_owned()];
+        assert_eq!(chosen(&format!("dram,{long}"), &names).unwrap(), 0b101);
+        assert!(chosen("dram,zstd@file:/srv/other", &names).is_err());
     }
 
     #[test]

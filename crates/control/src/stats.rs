@@ -103,6 +103,9 @@ pub struct Reported {
     pub of: fn(&Counted) -> u64,
 }
 
+/// Bytes of a tier's name that the page has room for.
+pub const TIER_NAME_BYTES: usize = 64;
+
 /// Steps of a fault that are timed where faults are traced: waiting for room, claim, decode, copy,
 /// and what follows.
 pub const FAULT_STEPS: usize = 5;
@@ -179,7 +182,7 @@ counters! {
     shared_pages: AtomicU64;
     /// Nanoseconds the program's threads waited for restores and for room, estimated.
     stall_ns: AtomicU64;
-    /// Nanoseconds the program lost by that ([`lost_ns`](crate::time_lost::lost_ns)).
+    /// Nanoseconds the program lost by that (`lost_ns` in pager/src/time_lost.rs).
     lost_ns: AtomicU64;
     /// CPU time of our own threads, ns, when it was published last.
     cpu_ns: AtomicU64;
@@ -199,7 +202,7 @@ counters! {
 #[repr(C)]
 pub struct TierPage {
     /// The tier as the user wrote it, zero-padded UTF-8 (`dram`, `lz4`, `zstd:1`).
-    pub name: [AtomicU64; 8],
+    pub name: [AtomicU64; TIER_NAME_BYTES / 8],
     /// Mean bytes of program data in the tier.
     pub mean_logical_bytes: AtomicU64,
     /// Mean bytes of DRAM that those take.

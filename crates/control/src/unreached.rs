@@ -27,7 +27,7 @@ pub struct Entry([u8; ENTRY_BYTES]);
 pub struct Unreached {
     /// The file as it was named, or the end of that.
     pub program: String,
-    /// MoveReason, in a word or two.
+    /// Why the library is not in it, in a word or two.
     pub cause: String,
     /// The process that became it, where that may be the one that `terrace run` started; else 0.
     pub process: u32,

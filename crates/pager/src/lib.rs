@@ -1,9 +1,9 @@
 //! Moves the pages of this process between DRAM and tiers.
 //!
-//! A page leaves with UFFDIO_MOVE (out of the page table in one atomic step), is compressed, and
-//! comes back when it is touched, through a userfaultfd. [`word`] has the states of a page;
-//! [`pager`] the parts and threads; `handler` faults; `evict` and `mover` the way out; [`memory`]
-//! what the program does to its mappings; [`fork`] forking.
+//! A page is evicted with UFFDIO_MOVE (out of the page table in one atomic step), is compressed, and
+//! refaults through a userfaultfd. [`word`] has the states of a page; `pages::mm` all that is known
+//! of them; `fault` restores, `evict` and `mover` the way out; [`memory`] what the program does to
+//! its mappings; [`pager`] processes and threads; [`fork`] forking.
 //!
 //! Promises: no byte is lost or stale; no thread of the program ever waits for one of ours that
 //! waits for it; whatever is missing, the program runs on.

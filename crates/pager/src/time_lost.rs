@@ -21,28 +21,34 @@ use terrace_os as sys;
 ///
 /// Other programs had CPUs for `others_ns`, and what they would have had is not known where the
 /// program wants more than is left. If they have nothing to do with it, they keep that. If they are
-/// its clients, they would have had more as it did more. Of the two answers the mean is given.
+/// its clients, they would have had more as it did more. Of the two answers the mean is given; where
+/// the program wants less than two CPUs, the less of it the nearer that is to one.
 ///
 /// What the first thread waits for a CPU that Terrace has is in `stall_ns` (`FirstThread`), and
 /// what other threads do is not known.
 pub fn lost_ns(elapsed_ns: u64, threads: Threads, cpus: u64, others_ns: u64) -> u64 {
     let Threads { stall_ns, stall_cpu_ns, ran_ns } = threads;
+    let part = |of_ns: u64, part_ns: u64, whole_ns: u64| {
+        (u128::from(of_ns) * u128::from(part_ns) / u128::from(whole_ns.max(1))) as u64
+    };
     let wanted_ns = elapsed_ns.max(threads.wanted_ns());
     let all_ns = elapsed_ns.saturating_mul(cpus.max(1));
     // For the program itself, and not for its faults.
     let useful_ns = ran_ns.saturating_sub(stall_cpu_ns);
-    let beside_others_ns = all_ns.saturating_sub(others_ns);
-    let with_clients_ns = u128::from(all_ns) * u128::from(useful_ns)
-        / (u128::from(useful_ns) + u128::from(others_ns)).max(1);
-    let lost = |left_ns: u64| {
+    let lost_of = |left_ns: u64| {
         let possible_ns = wanted_ns.min(left_ns.max(useful_ns)).max(1);
-        let lost_ns = stall_ns.saturating_sub(wanted_ns.saturating_sub(possible_ns));
-        (u128::from(elapsed_ns) * u128::from(lost_ns) / u128::from(possible_ns)) as u64
+        let held_up_ns = stall_ns.saturating_sub(wanted_ns.saturating_sub(possible_ns));
+        part(elapsed_ns, held_up_ns, possible_ns)
     };
-    if wanted_ns <= elapsed_ns || others_ns == 0 {
-        return lost(all_ns);
-    }
-    lost(beside_others_ns).midpoint(lost(with_clients_ns as u64))
+    let alone_ns = lost_of(all_ns);
+    let beside_ns = lost_of(all_ns.saturating_sub(others_ns));
+    // All CPUs, but for what was of use to the program and its clients.
+    let used_ns = useful_ns.saturating_add(others_ns).min(all_ns);
+    let with_clients_ns = (elapsed_ns - part(elapsed_ns, used_ns, all_ns)).min(alone_ns);
+    // The less, the nearer to one thread, which others keep from no CPU for long.
+    let weight_ns = (wanted_ns - elapsed_ns).min(elapsed_ns);
+    let shared_ns = beside_ns.midpoint(with_clients_ns);
+    part(alone_ns, elapsed_ns - weight_ns, elapsed_ns) + part(shared_ns, weight_ns, elapsed_ns)
 }
 
 /// What a program's threads did within some time, ns, summed over them.
@@ -238,6 +244,13 @@ mod tests {
         assert_eq!(lost(1_000, (300, 0, 700), 2, 1_000), 300);
         // Enough is left.
         assert_eq!(lost(1_000, (900, 0, 600), 4, 500), 600);
+        // A thread more than one, by a measurement's error, changes next to nothing.
+        assert!((490..=510).contains(&lost(1_000, (501, 0, 500), 2, 1_000)));
+        assert!((490..=510).contains(&lost(1_000, (505, 0, 500), 1, 400)));
+        // Nor does it whether next to nothing was of use, or nothing.
+        let little = lost(1_000_000, (3_000_000, 0, 1), 2, 1_000_000);
+        assert!(little.abs_diff(lost(1_000_000, (3_000_000, 0, 0), 2, 1_000_000)) < 10, "{little}");
+        assert_eq!(lost(1_000, (3_000, 0, 0), 2, u64::MAX), 500);
     }
 
     #[test]

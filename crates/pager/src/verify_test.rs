@@ -13,7 +13,7 @@ use terrace_control::settings::{Dram, Settings};
 use terrace_os::{self as sys, PAGE};
 use terrace_policy::victims::PRESSURE_MAX;
 use terrace_tiers::codec::codec_for;
-use terrace_tiers::{Codec, CodecError, CodecKind, Page, Scratch, Tier};
+use terrace_tiers::{Codec, CodecError, CodecKind, Page, Scratch, Tier, TierKind};
 
 /// The first 64 pages of a region.
 const WISH: EvictRequest =
@@ -62,6 +62,9 @@ pub(crate) fn pager(
     let settings =
         Settings { dram: Dram::Bytes(1 << 40), tiers: tiers.into(), verify, ..Settings::default() };
     let pager = Pager::create_with(settings, HOST, |spec, medium| {
+        if matches!(spec.kind, TierKind::Swap) {
+            return Tier::in_swap(spec);
+        }
         let tier = Tier::new(spec, medium);
         if tier.spec.name == "lz4" { tier.with_codec(Box::new(Mistaken(codec))) } else { tier }
     })

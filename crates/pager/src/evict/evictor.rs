@@ -45,7 +45,7 @@ impl EvictRequest {
         }
         let writes = match written {
             None => Writes::Unknowable,
-            // It was not tried for long enough.
+            // It has been left alone for long enough.
             Some(_) if word.is_incompressible() => Writes::Unknowable,
             Some(_) if !word.is_write_tracked() => Writes::Untracked,
             Some(false) => Writes::None,

@@ -30,7 +30,7 @@ pub(crate) struct IdleRestore {
     /// The region to go on with, and how many in a row had nothing to restore.
     region: u32,
     fruitless: u32,
-    /// Pages evicted by the last scan, and since when that number is unchanged.
+    /// All pages evicted until the last scan, and since when that number is unchanged.
     demoted: u64,
     calm_from_ns: u64,
     /// How long it must be calm. It doubles each time that pages are evicted again after some were

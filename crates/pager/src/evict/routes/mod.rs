@@ -47,3 +47,32 @@ impl Evictor {
         route_of(&mm.tiers[tier]).end_probation(self, mm, pages, tier, &mut report);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model_test::without_forks;
+    use crate::pages::word::{Snapshot, tick_of};
+    use crate::verify_test::{filled, pager};
+    use std::sync::atomic::Ordering::Relaxed;
+    use terrace_os as sys;
+    use terrace_policy::victims::Refault;
+
+    #[test]
+    fn a_page_goes_off_probation_where_the_only_tier_takes_none() {
+        let _alone = without_forks();
+        let Some(pager) = pager("dram,swap", false, |_| Ok(())) else { return };
+        // As `terrace set --tiers` does it; nor is there any swap on most machines of tests.
+        pager.tiers[1].set_disabled(true);
+        let (base, _) = filled(pager, |page| page as u64);
+        let entry = pager.table.get_or_create(base).unwrap();
+        let (word, old) = (entry.word(base), sys::now_ns() / 1_000_000 - 60_000);
+        let back = Snapshot::back(Refault { refaults: 0, probation: true }, tick_of(old));
+        word.transition(word.load(), back).unwrap();
+        let pages = [entry.page_number(base)];
+        let mut evictor = Evictor::new(pager);
+        evictor.end_probation(pager, &pages, 1, |_| panic!("nothing can be evicted"));
+        assert!(word.load().is_present() && !word.load().is_on_probation());
+        assert_eq!(pager.account.failed_moves.load(Relaxed), 0, "the kernel was not asked");
+    }
+}

@@ -37,7 +37,9 @@ impl Route for ToNode {
         _tier: usize,
         _report: &mut dyn FnMut(u32),
     ) {
+        let _inside = mm.gate.worker();
         for (entry, address) in pages.iter().map(|number| mm.table.page(*number)) {
+            let _region = mm.table.lock(&entry);
             mm.end_probation(&entry, address);
         }
     }

@@ -14,7 +14,8 @@ pub(crate) trait Route: Sync {
     /// Bytes of DRAM that a byte of the program's takes in the tier `tier`, once that is known.
     fn ratio(&self, evictor: &Evictor, mm: &Mm, tier: usize) -> Option<f64>;
 
-    /// Evicts pages of a region as `request` says, into its tier, which accepts pages.
+    /// Evicts pages of a region as `request` says, into its tier. Where that accepts
+    /// none, and none of ours does, nothing is evicted.
     fn evict(
         &self,
         evictor: &mut Evictor,
