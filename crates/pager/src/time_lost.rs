@@ -9,6 +9,10 @@ use std::sync::atomic::Ordering::*;
 use terrace_control::stats::Counted;
 use terrace_os as sys;
 
+/// What others have of the CPUs counts in full where the threads of a program want one CPU and this
+/// part of another.
+const FULL_FROM: u64 = 4;
+
 /// The time that a program lost within `elapsed_ns`, in ns.
 ///
 /// `stall_ns` is how long its threads were held up by memory, of which they spent `stall_cpu_ns` on
@@ -21,8 +25,8 @@ use terrace_os as sys;
 ///
 /// Other programs had CPUs for `others_ns`, and what they would have had is not known where the
 /// program wants more than is left. If they have nothing to do with it, they keep that. If they are
-/// its clients, they would have had more as it did more. Of the two answers the mean is given; where
-/// the program wants less than two CPUs, the less of it the nearer that is to one.
+/// its clients, they would have had more as it did more. Of the two answers the mean is given. Up to
+/// one CPU that it wants none of this matters; from there the answer goes over (`FULL_FROM`).
 ///
 /// What the first thread waits for a CPU that Terrace has is in `stall_ns` (`FirstThread`), and
 /// what other threads do is not known.
@@ -46,7 +50,7 @@ pub fn lost_ns(elapsed_ns: u64, threads: Threads, cpus: u64, others_ns: u64) -> 
     let used_ns = useful_ns.saturating_add(others_ns).min(all_ns);
     let with_clients_ns = (elapsed_ns - part(elapsed_ns, used_ns, all_ns)).min(alone_ns);
     // The less, the nearer to one thread, which others keep from no CPU for long.
-    let weight_ns = (wanted_ns - elapsed_ns).min(elapsed_ns);
+    let weight_ns = (wanted_ns - elapsed_ns).saturating_mul(FULL_FROM).min(elapsed_ns);
     let shared_ns = beside_ns.midpoint(with_clients_ns);
     part(alone_ns, elapsed_ns - weight_ns, elapsed_ns) + part(shared_ns, weight_ns, elapsed_ns)
 }
