@@ -75,7 +75,7 @@ def idle_line():
 
 
 def page():
-    told = [row for row in read("honesty")["rows"] if row["slowdown_told"] is not None]
+    told = benchmark_pages.honesty_told()
     heldout = read("policies-heldout")["machines"][0]
     metadata = statistics.mean(row["share"] for row in read("metadata"))
     lines = [

@@ -6,7 +6,7 @@ from .common import RESULTS, mean, text, wrapped
 from .idle import huge, idle, malloc, malloc_ratios, metadata, sampled, threads, top
 from .objects import buckets, consolidate, contexts, objects
 from .single import calls, fault_steps, faulters, pages
-from .whole import adapt, attached, costs, fill, honesty, kv, plans, programs, servers
+from .whole import adapt, attached, costs, fill, honesty, honesty_told, kv, plans, programs, servers
 
 __all__ = ["links", "malloc_ratios", "mean", "shown", "written"]
 

@@ -125,9 +125,13 @@ def fill():
     )
 
 
+def honesty_told():
+    """The runs of honesty that are told a time: attached programs are not."""
+    return [row for row in read("honesty")["rows"] if row["slowdown_told"] is not None]
+
+
 def honesty():
-    # Attached programs are not told a time.
-    told = [row for row in read("honesty")["rows"] if row["slowdown_told"] is not None]
+    told = honesty_told()
     right = sum(row["is_right"] for row in told)
     less_than_half = sum(not row["is_half_or_more"] for row in told)
     rows = [

@@ -74,12 +74,24 @@ enum Kind {
     Plans,
 }
 
-/// Against zram: prints, and writes `bench/results/programs.json` and `programs.svg`.
-pub fn run(options: &Options) -> anyhow::Result<()> {
+impl Kind {
+    /// Whether each run has one over zram beside it.
+    fn has_peer(self) -> bool {
+        matches!(self, Kind::AgainstZram | Kind::Fill)
+    }
+}
+
+/// The heading of rows that have a peer.
+fn print_heading() {
     println!(
         "{:>14} {:>6} {:>9} {:>10} {:>9} {:>19} {:>6}",
         "program", "share", "alone s", "Terrace s", "zram s", "work to zram", "told"
     );
+}
+
+/// Against zram: prints, and writes `bench/results/programs.json` and `programs.svg`.
+pub fn run(options: &Options) -> anyhow::Result<()> {
+    print_heading();
     let rows = of_all(options, Kind::AgainstZram)?;
     let name = if options.swap { "programs-swap" } else { "programs" };
     draw(name, &rows)?;
@@ -89,10 +101,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
 /// Programs that grow, under `--dram PERCENT`, against a group that is held to the same share of
 /// the peak from the start: prints, and writes `bench/results/fill.json`.
 pub fn fill(options: &Options) -> anyhow::Result<()> {
-    println!(
-        "{:>14} {:>6} {:>9} {:>10} {:>9} {:>19} {:>6}",
-        "program", "share", "alone s", "Terrace s", "zram s", "work to zram", "told"
-    );
+    print_heading();
     let rows = of_all(options, Kind::Fill)?;
     results::write("fill", json!({ "terrace_flags": options.terrace_flags, "rows": rows }))
 }
@@ -202,7 +211,7 @@ fn sample(
         "alone_p99_us": alone.p99_us, "terrace_p99_us": terrace.p99_us,
         "restored_pages": figures["tiers"].as_array().into_iter().flatten().filter_map(|tier| tier["faults"].as_u64()).sum::<u64>(),
     });
-    if matches!(kind, Kind::AgainstZram | Kind::Fill) {
+    if kind.has_peer() {
         let zram = match swap {
             Some(zram) => zram,
             None => Zram::for_measuring(ZRAM_BYTES, "lz4")?,
@@ -239,7 +248,7 @@ fn row(name: &str, share: u64, samples: &[&Value], kind: Kind) -> Value {
         "slowdown_told": told, "samples": samples,
     });
     print!("{name:>14} {share:>5}% {alone:>9.2} {terrace:>10.2} ");
-    if matches!(kind, Kind::AgainstZram | Kind::Fill) {
+    if kind.has_peer() {
         // Of neighbours in time, as the machine's speed changes.
         let ratios =
             all(&|sample| Some(sample["zram_s"].as_f64()? / sample["terrace_s"].as_f64()?));

@@ -311,7 +311,7 @@ unsafe fn object_at(address: usize, number: u32) -> Option<(Kind, Owner)> {
 
 /// What an allocation asks for.
 #[derive(Clone, Copy)]
-struct Wish {
+struct Request {
     bytes: usize,
     align: usize,
     temperature: usize,
@@ -322,7 +322,7 @@ struct Wish {
     near: Option<usize>,
 }
 
-impl Wish {
+impl Request {
     fn granules(&self) -> usize {
         self.bytes.div_ceil(GRANULE).max(1)
     }
@@ -330,7 +330,7 @@ impl Wish {
 
 impl Shard {
     /// An object; `None` if there is no page for it.
-    fn allocate(&mut self, request: Wish) -> Option<usize> {
+    fn allocate(&mut self, request: Request) -> Option<usize> {
         if request.bytes > PAGE || request.align > PAGE {
             return self.allocate_large(request);
         }
@@ -370,7 +370,7 @@ impl Shard {
     }
 
     /// Places an object on this page of the shard, if there is room.
-    fn place(&mut self, number: u32, request: Wish, near: Option<usize>) -> Option<usize> {
+    fn place(&mut self, number: u32, request: Request, near: Option<usize>) -> Option<usize> {
         // SAFETY: the shard is locked, as its reference is exclusive.
         let found = unsafe { page(number) };
         if found.kind != Kind::Objects || temperature_of(number) != request.temperature {
@@ -397,7 +397,7 @@ impl Shard {
 
     /// Places an object on one of the fullest pages that have so many granules free in a row, and
     /// room.
-    fn move_in(&mut self, request: Wish, room: usize) -> Option<usize> {
+    fn move_in(&mut self, request: Request, room: usize) -> Option<usize> {
         let needed = request.granules().max(room);
         // In the first list it may be too little.
         for list in needed.ilog2() as usize..LISTS {
@@ -428,7 +428,7 @@ impl Shard {
 
     /// Begins a page for one arena alone and places the object there. The arena's private page so
     /// far is opened to other arenas.
-    fn begin_private(&mut self, request: Wish) -> Option<usize> {
+    fn begin_private(&mut self, request: Request) -> Option<usize> {
         let number = self.begin(request.temperature)?;
         // SAFETY: the shard's page.
         unsafe { page(number) }.list = PRIVATE;
@@ -448,7 +448,7 @@ impl Shard {
         }
     }
 
-    fn allocate_large(&mut self, request: Wish) -> Option<usize> {
+    fn allocate_large(&mut self, request: Request) -> Option<usize> {
         let len = request.bytes.div_ceil(PAGE).max(1) as u32;
         let first =
             self.spans[request.temperature].take(len, (request.align / PAGE).max(1) as u32)?;
@@ -683,8 +683,8 @@ fn alive(id: ArenaId) -> Option<(LockGuard<'static, Shard>, usize, Owner)> {
 }
 
 /// Where an object is to go: the shard, and what it asks for there. `None`: where `malloc` puts it.
-fn resolve(placement: Placement, bytes: usize, align: usize) -> Option<(usize, Wish)> {
-    let request = |temperature, (owner, generation), near| Wish {
+fn resolve(placement: Placement, bytes: usize, align: usize) -> Option<(usize, Request)> {
+    let request = |temperature, (owner, generation), near| Request {
         bytes,
         align,
         temperature,

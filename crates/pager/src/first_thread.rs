@@ -102,9 +102,9 @@ impl FirstThread {
         held_up_ns
     }
 
-    /// How long all CPUs of the machine together have been busy so far, ns.
+    /// How long all CPUs of the machine together had been busy at this look, ns. It is read once.
     pub fn machine_busy_ns(&self) -> Option<u64> {
-        sys::busy_ns(self.machine)
+        self.last.of_all_ns.or_else(|| sys::busy_ns(self.machine))
     }
 
     /// How much longer it slept than it waited for service.

@@ -100,11 +100,12 @@ pub(crate) struct Looks {
 impl Looks {
     /// From now on.
     pub fn new(cost: &FaultCost) -> Looks {
+        let cpus = sys::cpu_count();
         Looks {
             last: (sys::now_ns(), sys::program_cpu_ns()),
             minute: VecDeque::with_capacity((MINUTE_NS / SECOND_NS) as usize + 2),
-            cpus: sys::cpu_count() as u64,
-            has_all_cpus: sys::cpu_count() >= sys::online_cpus(),
+            cpus: cpus as u64,
+            has_all_cpus: cpus >= sys::online_cpus(),
             busy_ns: None,
             terrace_ns: 0,
             first_thread: FirstThread::new(cost),

@@ -2,7 +2,7 @@
 
 use crate::evict::evictor::{EvictRequest, Evictor, Staged};
 use crate::evict::stage::empty_slots;
-use crate::pages::mm::Mm;
+use crate::pages::mm::{Mm, is_own};
 use crate::pages::table::Entry;
 use crate::pages::word::{Snapshot, State, tick_of};
 use crate::trace::EvictionStep;
@@ -259,7 +259,7 @@ enum StoreOutcome {
 
 /// Whether it is worth trying to store pages in a tier.
 pub(crate) fn accepts(tier: &Tier) -> bool {
-    tier.is_ours() && !tier.is_disabled() && tier.files().is_none_or(|files| files.accepts())
+    is_own(tier) && tier.files().is_none_or(|files| files.accepts())
 }
 
 impl Mm {

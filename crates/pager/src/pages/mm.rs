@@ -316,6 +316,6 @@ impl Mm {
 }
 
 /// Whether it is one of ours and takes pages.
-fn is_own(tier: &Tier) -> bool {
+pub(crate) fn is_own(tier: &Tier) -> bool {
     tier.is_ours() && !tier.is_disabled()
 }

@@ -5,7 +5,7 @@ use crate::evict::evictor::{EvictOutcome, EvictRequest, Evictor};
 use crate::evict::routes::route::Route;
 use crate::evict::stage::empty_slots;
 use crate::evict::store::accepts;
-use crate::pages::mm::Mm;
+use crate::pages::mm::{Mm, is_own};
 use crate::pages::staging::BATCH;
 use crate::pages::table::{Entry, REGION};
 use crate::trace::EvictionStep;
@@ -20,7 +20,7 @@ pub(super) struct Compressed;
 
 impl Route for Compressed {
     fn accepts(&self, tier: &Tier) -> bool {
-        tier.is_ours() && !tier.is_disabled()
+        is_own(tier)
     }
 
     fn ratio(&self, evictor: &Evictor, _mm: &Mm, tier: usize) -> Option<f64> {

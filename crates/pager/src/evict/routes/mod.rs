@@ -21,17 +21,33 @@ pub(crate) fn route_of(tier: &Tier) -> &'static dyn Route {
     }
 }
 
-/// The tier for pages meant for `tier`. It is `tier` itself if it accepts pages, or the next of
-/// ours that does, or else the one before.
-fn accepting(mm: &Mm, tier: usize) -> usize {
-    if route_of(&mm.tiers[tier]).accepts(&mm.tiers[tier]) { tier } else { mm.own_tier(tier) }
+/// The route where no tier accepts pages: all of them stay.
+struct Nowhere;
+
+impl Route for Nowhere {
+    fn accepts(&self, _tier: &Tier) -> bool {
+        false
+    }
+
+    fn ratio(&self, _evictor: &Evictor, _mm: &Mm, _tier: usize) -> Option<f64> {
+        None
+    }
+}
+
+/// The tier for pages meant for `tier`, and the route to it. It is `tier` itself if it accepts
+/// pages, or the next of ours that does, or else the one before.
+fn accepting(mm: &Mm, tier: usize) -> (usize, &'static dyn Route) {
+    let accepts = |tier: &usize| route_of(&mm.tiers[*tier]).accepts(&mm.tiers[*tier]);
+    let found = [tier, mm.own_tier(tier)].into_iter().find(accepts);
+    found.map_or((tier, &Nowhere), |tier| (tier, route_of(&mm.tiers[tier])))
 }
 
 impl Evictor {
     /// Evicts pages of a region.
     pub fn evict(&mut self, mm: &Mm, entry: Entry, mut request: EvictRequest) -> EvictOutcome {
-        request.tier = accepting(mm, request.tier);
-        route_of(&mm.tiers[request.tier]).evict(self, mm, entry, request)
+        let (tier, route) = accepting(mm, request.tier);
+        request.tier = tier;
+        route.evict(self, mm, entry, request)
     }
 
     /// Evicts pages whose probation is over, by their numbers; `report` gets the region of each
@@ -43,8 +59,8 @@ impl Evictor {
         tier: usize,
         mut report: impl FnMut(u32),
     ) {
-        let tier = accepting(mm, tier);
-        route_of(&mm.tiers[tier]).end_probation(self, mm, pages, tier, &mut report);
+        let (tier, route) = accepting(mm, tier);
+        route.end_probation(self, mm, pages, tier, &mut report);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::evict::evictor::{EvictOutcome, EvictRequest, Evictor};
 use crate::pages::mm::Mm;
-use crate::pages::table::Entry;
+use crate::pages::table::{Entry, REGION_PAGES};
 use terrace_tiers::Tier;
 
 /// A route by which pages are evicted from DRAM, one for each kind of tier. A further kind is a
@@ -14,24 +14,32 @@ pub(crate) trait Route: Sync {
     /// Bytes of DRAM that a byte of the program's takes in the tier `tier`, once that is known.
     fn ratio(&self, evictor: &Evictor, mm: &Mm, tier: usize) -> Option<f64>;
 
-    /// Evicts pages of a region as `request` says, into its tier. Where that accepts
-    /// none, and none of ours does, nothing is evicted.
+    /// Evicts pages of a region as `request` says, into its tier, which accepts pages. None where the
+    /// route takes no single pages.
     fn evict(
         &self,
-        evictor: &mut Evictor,
-        mm: &Mm,
-        entry: Entry,
-        request: EvictRequest,
-    ) -> EvictOutcome;
+        _evictor: &mut Evictor,
+        _mm: &Mm,
+        _entry: Entry,
+        _request: EvictRequest,
+    ) -> EvictOutcome {
+        EvictOutcome { next: REGION_PAGES, ..EvictOutcome::default() }
+    }
 
     /// Evicts pages whose probation is over, by their numbers, into the tier `tier`. `report` gets
     /// the region of each evicted page. A page that cannot be evicted stays, off probation.
     fn end_probation(
         &self,
-        evictor: &mut Evictor,
+        _evictor: &mut Evictor,
         mm: &Mm,
         pages: &[u32],
-        tier: usize,
-        report: &mut dyn FnMut(u32),
-    );
+        _tier: usize,
+        _report: &mut dyn FnMut(u32),
+    ) {
+        let _inside = mm.gate.worker();
+        for (entry, address) in pages.iter().map(|number| mm.table.page(*number)) {
+            let _region = mm.table.lock(&entry);
+            mm.end_probation(&entry, address);
+        }
+    }
 }

@@ -103,10 +103,9 @@ impl Route for ToSwap {
         evictor: &mut Evictor,
         mm: &Mm,
         pages: &[u32],
-        tier: usize,
+        _tier: usize,
         report: &mut dyn FnMut(u32),
     ) {
-        let accepts = self.accepts(&mm.tiers[tier]);
         let _inside = mm.gate.worker();
         let now_ms = sys::now_ns() / 1_000_000;
         let (mut taken, mut marked) = (EvictOutcome::default(), Vec::with_capacity(pages.len()));
@@ -115,7 +114,7 @@ impl Route for ToSwap {
             if !entry.word(address).load().is_on_probation() {
                 continue;
             }
-            if accepts && !mm.is_frozen() && !is_refused(&entry, now_ms) {
+            if !mm.is_frozen() && !is_refused(&entry, now_ms) {
                 let page = (address - entry.region.address()) / PAGE;
                 let _region = mm.table.lock(&entry);
                 if mm.has_small_pages(&entry) {
