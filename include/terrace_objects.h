@@ -28,6 +28,9 @@ typedef struct terrace_objects_slice terrace_objects_slice;
  */
 typedef void *terrace_objects_reference(void *context, const void *copy);
 
+/* Which segments are emptied first. The first is the default; the others are the paper's, for comparison. */
+enum terrace_objects_choice { TERRACE_OBJECTS_COST_BENEFIT, TERRACE_OBJECTS_GREEDY, TERRACE_OBJECTS_RANDOM_MIXED };
+
 /* Zero stands for the default. */
 struct terrace_objects_settings {
     size_t capacity;      /* most bytes of objects; address space is reserved, memory is not (1 GiB) */
@@ -37,6 +40,7 @@ struct terrace_objects_settings {
     double cpu_share;     /* most of the time between steps, 0 to 1 (0.02) */
     int check_callbacks;  /* a breach of the contract ends the program and is told by name */
     terrace_objects_reference *reference; /* for that, of programs that use terrace_objects_step */
+    int choice;           /* of the segments to empty: enum terrace_objects_choice */
 };
 
 /* NULL with errno EINVAL for settings that cannot work, ENOMEM without address space. */
@@ -91,6 +95,8 @@ enum terrace_objects_progress { TERRACE_OBJECTS_WORKING, TERRACE_OBJECTS_WAITING
 /* Works for about so long, 200,000 to 500,000 ns where requests wait meanwhile; returns at once where nothing is to be done. One thread at a time. */
 int terrace_objects_step(terrace_objects *objects, terrace_objects_relocate *relocate, void *context, uint64_t budget_ns);
 int terrace_objects_step_simple(terrace_objects *objects, terrace_objects_relocate_simple *relocate, uint64_t budget_ns);
+/* Begins a round now, also of what rests as it could not be moved: after a change of what is hot that the program knows of. */
+void terrace_objects_wake(terrace_objects *objects);
 /* Whether the step's time is over, for functions that do more than one copy. Some nanoseconds. */
 bool terrace_objects_should_stop(const terrace_objects_slice *slice);
 

@@ -6,7 +6,7 @@ use crate::picture;
 use crate::results::{self, median};
 use anyhow::Context;
 use serde_json::{Value, json};
-use terrace_policy::live;
+use terrace_policy::registry::live;
 
 /// Recovered at this share of the throughput before the change.
 const RECOVERED: f64 = 0.8;

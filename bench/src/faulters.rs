@@ -10,11 +10,12 @@ use serde_json::{Value, json};
 use terrace_testkit::zram::Zram;
 
 /// How the figures of one case are called in the program's output, and in the table.
-const FIGURES: [(&str, &str); 4] = [
+const FIGURES: [(&str, &str); 5] = [
     ("pages_per_s", "pages/s"),
     ("touch_p50_us", "p50 µs"),
     ("touch_p99_us", "p99 µs"),
     ("cpu_us", "CPU µs/page"),
+    ("memory_mib", "MiB with all of it out"),
 ];
 
 /// One run of the program: its figures, by case.

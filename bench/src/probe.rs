@@ -3,8 +3,10 @@
 
 use crate::machine;
 use crate::servers::process;
+use anyhow::Context;
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
+use std::fs;
 use std::ops::Range;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
@@ -333,7 +335,7 @@ fn touched_by(memory: usize, threads: usize, case: FaulterCase) -> anyhow::Resul
         .collect();
     let mut touches = Histogram::<u64>::new_with_bounds(1, 10_000_000_000, 3)?;
     let (mut rates, mut cpu_us) = (Vec::new(), Vec::new());
-    let mut out_share = 1.0f64;
+    let (mut out_share, mut memory_mib) = (1.0f64, Vec::new());
     let companion = process::companion(std::process::id());
     // Of this process, and of Terrace's beside it.
     let cpu_seconds = || {
@@ -345,6 +347,7 @@ fn touched_by(memory: usize, threads: usize, case: FaulterCase) -> anyhow::Resul
         std::thread::sleep(Duration::from_millis(50));
         page_out_in_batches(memory as *mut u8);
         let out = pages - present_pages(memory as *mut u8, REGION);
+        memory_mib.push(held_bytes()? as f64 / (1 << 20) as f64);
         let ready = Barrier::new(threads + 1);
         let (parts, cpu) = std::thread::scope(|scope| {
             let walk = |order: &[usize]| {
@@ -390,7 +393,26 @@ fn touched_by(memory: usize, threads: usize, case: FaulterCase) -> anyhow::Resul
         "touch_p99_us": touches.value_at_quantile(0.99) as f64 / 1e3,
         "cpu_us": crate::results::median(&cpu_us),
         "paged_out_share": out_share,
+        "memory_mib": crate::results::median(&memory_mib),
     }))
+}
+
+/// Anonymous memory of this process, which Terrace's pools are in, and what zram takes as swap.
+fn held_bytes() -> anyhow::Result<u64> {
+    let status = fs::read_to_string("/proc/self/status")?;
+    let kib: u64 = status
+        .lines()
+        .find_map(|line| line.strip_prefix("RssAnon:"))
+        .and_then(|rest| rest.trim().trim_end_matches(" kB").parse().ok())
+        .context("status tells RssAnon")?;
+    let mut bytes = kib << 10;
+    for line in fs::read_to_string("/proc/swaps")?.lines() {
+        let device = line.split_whitespace().next().and_then(|path| path.strip_prefix("/dev/zram"));
+        if let Some(number) = device {
+            bytes += terrace_testkit::zram::used_bytes(&format!("zram{number}"))?;
+        }
+    }
+    Ok(bytes)
 }
 
 /// Fills memory, then pages three quarters of it out, and stays a moment so that the statistics

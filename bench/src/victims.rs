@@ -2,7 +2,7 @@
 //! kernel's lists, LRU and two oracles, on one load.
 //!
 //! A simulation, because nobody knows a live program's next access; the decisions of our side are
-//! the ones that the pager makes ([`terrace_policy::victims`]). The load is that of
+//! the ones that the pager makes ([`terrace_policy::eviction::victims`]). The load is that of
 //! [`zram-servers`](crate::servers): items of 1,000 bytes in slots of 1,184 (memcached's), GETs by
 //! Zipf 0.99 with popularity scattered over the items, each of which writes to its item's head
 //! (memcached's reference counter, redis' access time).
@@ -14,7 +14,7 @@ use rand::{RngExt as _, SeedableRng as _};
 use rand_distr::{Distribution as _, Zipf};
 use serde_json::{Value, json};
 use std::collections::{BTreeSet, VecDeque};
-use terrace_policy::victims::{
+use terrace_policy::eviction::victims::{
     Passed, Refault, Writes, passed, probation_room, refault_distance_pages, refaulted,
 };
 

@@ -4,12 +4,14 @@
 #![no_main]
 #![allow(dead_code, reason = "the command uses the rest")]
 
-#[path = "../../crates/cli/src/figures.rs"]
-mod figures;
-#[path = "../../crates/cli/src/process.rs"]
-mod process;
+#[path = "../../crates/cli/src/processes"]
+mod processes {
+    pub mod process;
+    pub mod statistics;
+}
 
 use libfuzzer_sys::fuzz_target;
+use processes::statistics;
 use std::fs;
 use std::mem::offset_of;
 use std::path::PathBuf;
@@ -32,12 +34,12 @@ fuzz_target!(|bytes: &[u8]| {
     page[offset_of!(StatsPage, pid)..][..4].copy_from_slice(&7u32.to_ne_bytes());
     fs::write(&*PAGE, page).expect("there is memory for a page");
     let directory = PAGE.parent().expect("it is in one");
-    for read in figures::read_all(directory).good {
+    for read in statistics::read_all(directory).good {
         assert!(!read.program.contains(char::is_control) && !read.note.contains(char::is_control));
         assert!(read.tiers.iter().all(|tier| !tier.name.contains(char::is_control)));
     }
-    for file in figures::newest_pages(directory).into_values() {
-        if let Some((image, _)) = figures::read_now(&file) {
+    for file in statistics::newest_pages(directory).into_values() {
+        if let Some((image, _)) = statistics::read_now(&file) {
             let _ = (image.lives(), image.counts());
         }
     }

@@ -95,14 +95,13 @@ def faulters():
         for place in ["CPU 0", "CPUs 0 and 1"]:
             for row in figures[place]:
                 if row["case"] in ("own, random", "own, sequential"):
-                    ratios = [row[figure]["ratio"] for figure in ("pages_per_s", "touch_p50_us", "touch_p99_us", "cpu_us")]
-                    rows.append(
-                        [place, row["case"].removeprefix("own, "), str(row["threads"])] + [f"{ratio:.2f}" for ratio in ratios]
-                    )
+                    shown_figures = ("pages_per_s", "touch_p50_us", "touch_p99_us", "cpu_us", "memory_mib")
+                    ratios = [f"{row[figure]['ratio']:.2f}" if figure in row else "" for figure in shown_figures]
+                    rows.append([place, row["case"].removeprefix("own, "), str(row["threads"])] + ratios)
         tables.append(
             (
                 f"{shown[0].upper()}{shown[1:]}",
-                ["where", "order", "threads", "pages a second", "p50", "p99", "CPU time a page"],
+                ["where", "order", "threads", "pages a second", "p50", "p99", "CPU time a page", "memory while all is out"],
                 rows,
             )
         )

@@ -60,24 +60,30 @@ def servers():
 
 
 def programs():
-    rows, groups = [], []
+    rows, ratios = [], {}
     for name, tiers in [("programs", "default"), ("programs-swap", "without swap as a tier, on a machine with it")]:
         for row in read(name)["rows"]:
             work, least, most = (row["work_to_zram"][which] for which in ["median", "least", "most"])
             samples = row["samples"]
             memory = mean([each["terrace_mean_bytes"] / each["zram_mean_bytes"] for each in samples])
+            tail = row.get("p99_to_zram")
+            faults = [each["restored_pages"] / each["zram_restored_pages"] for each in samples if each.get("zram_restored_pages")]
             rows.append(
                 [row["program"], tiers, f"{row['share_percent']} %", f"{row['alone_s']:.1f} s", f"{row['terrace_s']:.1f} s"]
-                + [f"{row['zram_s']:.1f} s", f"{work:.2f}", f"{least:.2f} to {most:.2f} ({len(samples)})", f"{memory:.2f}"]
+                + [f"{row['zram_s']:.1f} s", f"{work:.2f}", f"{least:.2f} to {most:.2f} ({len(samples)})"]
+                + [f"{tail:.2f}" if tail else "", f"{mean(faults):.2f}" if faults else "", f"{memory:.2f}"]
             )
             if name == "programs":
-                groups.append(work)
-    slower = sum(work < 1 for work in groups)
+                ratios.setdefault(row["share_percent"], []).append(work)
+    told = ", ".join(
+        f"{mean(ratios[share]):.2f} at {share} % ({sum(work < 0.95 for work in ratios[share])} of {len(ratios[share])} below 0.95)"
+        for share in sorted(ratios, reverse=True)
+    )
     return Page(
         name="programs",
         title="Whole programs as people run them",
-        result=f"At 60 % of their memory, {slower} of {len(groups)} programs do less work a second than over zram, on two CPUs. "
-        f"The geometric mean is {mean(groups):.2f} times zram's.",
+        result="The work that programs do a second, as a multiple of what they do over zram with as much memory, is on two "
+        f"CPUs in the geometric mean {told}.",
         what="Whole programs at a share of their memory, with all CPUs and nothing pinned: 1 ÷ time.",
         how="Each program runs alone, then under `terrace run --dram`, then in a group over zram that has as much memory as Terrace took.",
         peer="a memory control group over zram lz4 whose limit keeps memory at what Terrace took, at the 95th percentile of time",
@@ -85,8 +91,8 @@ def programs():
         files=["programs", "programs-swap"],
         tables=[
             (
-                "Times, and work as a multiple of zram's; mean memory, as one of zram's",
-                ["program", "tiers", "memory", "alone", "Terrace", "zram", "work", "least to most (runs)", "mean memory"],
+                "Times; work, p99 of servers' answers, faults and mean memory as multiples of zram's",
+                ["program", "tiers", "memory", "alone", "Terrace", "zram", "work", "least to most (runs)", "p99", "faults", "mean memory"],
                 rows,
             )
         ],

@@ -16,7 +16,7 @@ use sets::Set;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use terrace_policy::published::NAMES;
+use terrace_policy::registry::simulated::NAMES;
 
 /// What is compared.
 #[derive(clap::Args)]

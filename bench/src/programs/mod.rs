@@ -228,6 +228,7 @@ fn sample(
         let peer = peer.with_context(|| format!("over zram, {PEER_TRIES} times"))?;
         // One that was ended takes longer than all.
         sample["zram_s"] = json!(peer.as_ref().map_or(longest.as_secs_f64(), |peer| peer.seconds));
+        sample["zram_restored_pages"] = json!(peer.as_ref().map(|peer| peer.swapped_in_pages));
         sample["zram_p99_us"] = json!(peer.as_ref().and_then(|peer| peer.p99_us));
         sample["zram_mean_bytes"] = json!(peer.as_ref().map(|peer| peer.mean));
         sample["zram_p95_bytes"] = json!(peer.as_ref().map(|peer| peer.p95));

@@ -3,7 +3,7 @@
 use super::senpai::Senpai;
 use crate::servers::group::Group;
 use crate::{interrupt, machine};
-use anyhow::ensure;
+use anyhow::{Context, ensure};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::process::CommandExt as _;
@@ -23,6 +23,8 @@ pub struct Sample {
     pub peak: f64,
     /// What the program printed.
     pub output: Vec<u8>,
+    /// Pages that the kernel read from swap meanwhile, on the whole machine.
+    pub swapped_in_pages: u64,
     /// 99th percentile of the time of a request, where it is a server, µs.
     pub p99_us: Option<f64>,
 }
@@ -64,6 +66,7 @@ pub fn one(
         .env("PYTHONHASHSEED", "0")
         .env("PYTHONDONTWRITEBYTECODE", "1");
     command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(Stdio::null()).process_group(0);
+    let swapped_in_before = swapped_in_pages()?;
     let begun = Instant::now();
     let mut child = Ends(command.spawn()?);
     let mut looks = Vec::new();
@@ -103,7 +106,23 @@ pub fn one(
     };
     let served: Value = serde_json::from_slice(&fs::read(served.path())?).unwrap_or_default();
     let p99_us = served["run"]["all_us"]["p99"].as_f64();
-    Ok(Some(Sample { seconds, mean, p95: at(0.95), peak: at(1.0), output: text, p99_us }))
+    Ok(Some(Sample {
+        seconds,
+        mean,
+        p95: at(0.95),
+        peak: at(1.0),
+        output: text,
+        swapped_in_pages: swapped_in_pages()? - swapped_in_before,
+        p99_us,
+    }))
+}
+
+/// Pages that the kernel has read from swap since the machine's start.
+fn swapped_in_pages() -> anyhow::Result<u64> {
+    fs::read_to_string("/proc/vmstat")?
+        .lines()
+        .find_map(|line| line.strip_prefix("pswpin ")?.parse().ok())
+        .context("/proc/vmstat has pswpin")
 }
 
 /// A program that leads a process group, ended with all of the group where it runs on.

@@ -11,7 +11,7 @@ use std::hint::black_box;
 use std::path::PathBuf;
 use std::time::Instant;
 use terrace_policy::placement::PlacementPolicy;
-use terrace_policy::published::{self, Parameters};
+use terrace_policy::registry::simulated::{self, Parameters};
 use terrace_sim::generators::Generator;
 use terrace_sim::machine::Machine;
 use terrace_sim::simulation::{Settings, Simulation};
@@ -140,8 +140,8 @@ fn simulate(all: &[Access], units: u32, policy: &str, seconds: f64) -> anyhow::R
 }
 
 fn named(policy: &str, parameters: &Parameters) -> anyhow::Result<Box<dyn PlacementPolicy>> {
-    published::policy(policy, parameters).ok_or_else(|| {
-        anyhow::anyhow!("there is no policy `{policy}`; there are {}", published::NAMES.join(", "))
+    simulated::policy(policy, parameters).ok_or_else(|| {
+        anyhow::anyhow!("there is no policy `{policy}`; there are {}", simulated::NAMES.join(", "))
     })
 }
 

@@ -128,6 +128,9 @@ struct thread {
 };
 __thread struct thread terrace_self __attribute__((tls_model("initial-exec")));
 #define self terrace_self
+/* The kernel's struct rseq, for C libraries that have none of their own (os/src/task.rs): its second word is the thread's CPU. */
+static __thread uint32_t rseq_area[8] __attribute__((tls_model("initial-exec"), aligned(32))) = {0, (uint32_t)-1};
+uint32_t *terrace_rseq_area(void) { return rseq_area; }
 /* Whether threads get caches, and the key by which a thread's is ended. */
 static int grouping;
 static pthread_key_t cache_key;

@@ -4,7 +4,8 @@
 //! it never brings an evicted one back. Each thread is bound to one arena; the automatic thread
 //! cache then holds that zone's objects only.
 
-use crate::{placement, slabs, zone};
+use crate::grouped::slabs;
+use crate::{placement, zone};
 use std::ffi::{CStr, CString, c_void};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
 use terrace_os as sys;
@@ -125,10 +126,12 @@ const NONE: u32 = 0;
 const BEING_MADE: u32 = u32::MAX;
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
-/// Binds the calling thread to an arena of zone 0; makes the arena if need be. Always succeeds:
+/// For a thread's first allocation: binds it to an arena of zone 0; makes the arena if need be. Has
+/// the kernel tell the thread's CPU where the C library does not. Always succeeds:
 /// without address space for a zone the thread uses jemalloc's own arenas, which are not managed.
 #[unsafe(no_mangle)]
 extern "C" fn terrace_bind_thread() -> i32 {
+    sys::register_rseq();
     if let Some(arena) = arena_for_thread() {
         let set = write_control(c"thread.arena", arena);
         debug_assert!(set, "an arena of ours can be bound");

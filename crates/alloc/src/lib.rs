@@ -12,15 +12,9 @@
 
 pub mod arenas;
 mod calls;
-mod classes;
 pub mod grouped;
-mod large;
-mod magazines;
 pub mod placement;
-mod sites;
-mod slabs;
 pub mod unmanaged;
-mod watch;
 pub mod zone;
 
 use calls::Memory;
@@ -32,6 +26,7 @@ unsafe extern "C" {
     fn terrace_leave_internal();
     fn terrace_after_mapping();
     static terrace_pending: AtomicU32;
+    fn terrace_rseq_area() -> *mut sys::RseqArea;
 }
 
 /// From now on this thread allocates unmanaged memory, until as many calls of [`leave_internal`].
@@ -44,6 +39,14 @@ pub fn enter_internal() {
 pub fn leave_internal() {
     // SAFETY: as above.
     unsafe { terrace_leave_internal() }
+}
+
+/// Has the kernel tell the CPU of the calling thread, and of each that allocates for the first time
+/// from now on, where the C library does not (before glibc 2.35).
+pub fn begin_rseq() {
+    // SAFETY: a variable of the shim's of the initial-exec model, which is at one offset from all
+    // thread pointers, with the contents that are asked for.
+    unsafe { sys::begin_rseq(terrace_rseq_area()) };
 }
 
 /// What is asked for: bits of `WANTED`.

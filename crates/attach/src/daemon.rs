@@ -2,10 +2,10 @@
 
 use crate::channel::{self, Channel};
 use crate::family::Family;
-use crate::figures::Figures;
 use crate::limit::{Limit, SET};
 use crate::outside::{self, Outside, Whom};
 use crate::state::Keeper;
+use crate::stats::AttachedStats;
 use crate::{process, refusals};
 use anyhow::{Context, Result, bail};
 use std::fs::File;
@@ -238,10 +238,10 @@ const NO_ANSWER: &str = "the keeper is silent: it is busy, detaches, or the prog
 ///
 /// # Errors
 /// If it is not, or another user attached to it.
-pub fn status(pid: i32) -> Result<Figures> {
+pub fn status(pid: i32) -> Result<AttachedStats> {
     let Some(answer) = channel::ask(pid, "status", Some(STATUS_WAIT))? else {
         let (program, note) = (process::name(pid), NO_ANSWER.into());
-        return Ok(Figures { pid, program, note, ..Figures::default() });
+        return Ok(AttachedStats { pid, program, note, ..AttachedStats::default() });
     };
     serde_json::from_str(&answer).context("the keeper is of another version")
 }

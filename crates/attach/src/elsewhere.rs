@@ -1,6 +1,6 @@
 //! Other architectures: no process can be attached to.
 
-use crate::{Figures, Limit};
+use crate::{AttachedStats, Limit};
 use anyhow::{Result, bail};
 
 const WHY: &str = "`terrace attach` is for 64-bit x86 Linux: start the program with `terrace run`";
@@ -37,7 +37,7 @@ pub fn detach(_pid: i32) -> Result<Option<u64>> {
 
 /// # Errors
 /// Always.
-pub fn status(_pid: i32) -> Result<Figures> {
+pub fn status(_pid: i32) -> Result<AttachedStats> {
     bail!(WHY)
 }
 

@@ -2,7 +2,6 @@
 
 use crate::channel::{Channel, Request};
 use crate::family::Family;
-use crate::figures::Figures;
 use crate::filters::Purpose;
 use crate::guard::Rescuer;
 use crate::inject::{Injection, Traced};
@@ -11,6 +10,7 @@ use crate::paging::InSwap;
 use crate::process;
 use crate::seen::Children;
 use crate::state::{Hand, Keeper, Shared, Space};
+use crate::stats::AttachedStats;
 use crate::stop::stop_any_thread;
 use crate::store::Store;
 use crate::stub::{HELD, Stub};
@@ -79,14 +79,14 @@ impl Keeper {
             later: Vec::new(),
             hand: Hand::default(),
             in_swap: InSwap::default(),
-            figures: Figures {
+            figures: AttachedStats {
                 pid: target,
                 program: process::name(target),
                 budget_bytes: limit.budget.dram_bytes.unwrap_or(u64::MAX),
                 limit: limit.budget.text.clone(),
                 tier: limit.tier.clone(),
                 stopped_us: stopped_ns / 1000,
-                ..Figures::default()
+                ..AttachedStats::default()
             },
             limit,
             family,

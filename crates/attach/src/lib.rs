@@ -44,10 +44,10 @@
 //! A forked child's userfaultfd comes with the fork's event, before the fork returns. The child is
 //! served from the same store, and nothing of it is evicted.
 
-mod figures;
 mod limit;
-pub use figures::Figures;
+mod stats;
 pub use limit::{Budget, Follow, Limit, Look};
+pub use stats::AttachedStats;
 
 #[cfg(target_arch = "x86_64")]
 mod channel;

@@ -2,10 +2,10 @@
 //! takes pages that we choose ([`crate::paging`]), also of memory that is shared.
 
 use crate::channel::{Channel, Request};
-use crate::figures::Figures;
 use crate::limit::{Limit, Look, SET};
 use crate::paging::{Paged, Route};
 use crate::process::{self, Mapping};
+use crate::stats::AttachedStats;
 use crate::sys::{self, PAGE};
 use anyhow::{Context, Result, bail};
 use std::collections::HashMap;
@@ -132,7 +132,7 @@ pub struct Outside {
     members: HashMap<i32, Paged>,
     channel: Channel,
     limit: Limit,
-    figures: Figures,
+    figures: AttachedStats,
     listed_ms: u64,
 }
 
@@ -148,14 +148,14 @@ impl Outside {
             Whom::Process(pid) => (*pid, process::name(*pid)),
             Whom::Group(path) => (own, path.display().to_string()),
         };
-        let figures = Figures {
+        let figures = AttachedStats {
             pid,
             program,
             keeper: own,
             budget_bytes: limit.budget.dram_bytes.unwrap_or(u64::MAX),
             limit: limit.budget.text.clone(),
             tier: limit.tier.clone(),
-            ..Figures::default()
+            ..AttachedStats::default()
         };
         let (route, members) = (limit.route(), HashMap::new());
         let mut outside = Outside { whom, route, members, channel, limit, figures, listed_ms: 0 };

@@ -2,12 +2,12 @@
 
 use crate::channel::Channel;
 use crate::family::Family;
-use crate::figures::Figures;
 use crate::inject::Injection;
 use crate::limit::Limit;
 use crate::paging::InSwap;
 use crate::process::Mapping;
 use crate::seen::Children;
+use crate::stats::AttachedStats;
 use crate::store::Store;
 use crate::stub::{BATCH, Stub};
 use crate::sys::{self, Message};
@@ -100,7 +100,7 @@ pub struct Keeper {
     pub later: Vec<(usize, u64)>,
     pub hand: Hand,
     pub in_swap: InSwap,
-    pub figures: Figures,
+    pub figures: AttachedStats,
     pub limit: Limit,
     /// The processes with which the limit of memory is shared.
     pub family: Family,

@@ -1,11 +1,68 @@
 //! `terrace attach` and `terrace detach`: processes that already run.
 
-use crate::args::{AttachArguments, DetachArguments, SetArguments};
+use crate::set::args::SetArguments;
 use anyhow::{Result, anyhow, bail};
+use clap::Args;
+use std::path::PathBuf;
 use terrace_attach::{Budget, Limit, Look};
 use terrace_control::settings::Dram;
 use terrace_policy::slowdown::{self, Slowdown, Wanted};
 use terrace_tiers::{CodecKind, MediumKind, TierKind, parse_tiers};
+
+/// Printed below the options of `--help`.
+pub const HELP: &str = "\
+One thread of the process stands still for a millisecond or two. Nothing is preloaded, no allocator is replaced. A process
+beside it, in its memory, moves pages on request; `terrace-keeper` outside compresses and restores them until `terrace detach`.
+Needs root, Linux 6.8 and a 64-bit x86 program; who cannot be attached to is told why, and nothing is changed.
+
+Examples:
+  terrace attach $(pidof exporter) --dram 200M
+  terrace attach $(pidof java) --slowdown 2% --tiers dram,zstd --report java.json
+  terrace attach --outside $(pidof postgres) --dram 1G
+  terrace attach --outside $(pidof postgres) --dram 1G --tiers dram,node:1
+  terrace status
+  terrace detach $(pidof exporter)";
+
+/// `terrace attach`.
+#[derive(Args, Debug)]
+#[command(group = clap::ArgGroup::new("whom").required(true).args(["pids", "cgroup"]))]
+pub struct AttachArguments {
+    /// Processes
+    #[arg(value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
+    pub pids: Vec<i32>,
+    /// DRAM that each may take together with the children that it makes from now on, compressed
+    /// pages included: 200M, 4G, or 60% of its most data
+    #[arg(long, value_name = "SIZE|PCT", allow_hyphen_values = true)]
+    pub dram: Option<Dram>,
+    /// Take what costs no more of the program's time than this, such as 2%: the default is 2%
+    /// without --dram
+    #[arg(long, value_name = "PCT|off")]
+    pub slowdown: Option<Wanted>,
+    /// Where pages go: dram and one tier of compressed pages, such as zstd
+    #[arg(long, value_name = "LIST", default_value = "dram,lz4")]
+    pub tiers: String,
+    /// Write the figures of a process to this file, as JSON, when it ends or is detached from
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
+    /// Stop and enter nothing: the kernel's swap takes the pages, on request (MADV_PAGEOUT), or a
+    /// node of --tiers, such as dram,node:1 (move_pages)
+    #[arg(long)]
+    pub outside: bool,
+    /// With --outside: all processes of this control group, a directory; --dram is for all of them
+    #[arg(long, value_name = "PATH", requires = "outside")]
+    pub cgroup: Option<PathBuf>,
+    /// The descriptor of what the processes of a family know of each other
+    #[arg(long, hide = true)]
+    pub family: Option<i32>,
+}
+
+/// `terrace detach`.
+#[derive(Args, Debug)]
+pub struct DetachArguments {
+    /// Processes
+    #[arg(value_name = "PID", required = true, value_parser = clap::value_parser!(i32).range(1..))]
+    pub pids: Vec<i32>,
+}
 
 /// Attaches to each; the exit status is 0 if all could be.
 pub fn attach(arguments: &AttachArguments) -> Result<u8> {
@@ -20,7 +77,7 @@ pub fn attach(arguments: &AttachArguments) -> Result<u8> {
     if report.is_some() && arguments.pids.len() != 1 {
         bail!("--report takes the figures of one process: attach to the others by themselves");
     }
-    crate::budget::refuse_bare_number(arguments.dram.unwrap_or(Dram::Unlimited))?;
+    crate::run::budget::refuse_bare_number(arguments.dram.unwrap_or(Dram::Unlimited))?;
     let limit = || Limit {
         budget: budget(arguments.dram, arguments.slowdown),
         make: parsed,
@@ -91,7 +148,7 @@ fn parsed(dram: Option<&str>, slowdown: Option<&str>) -> Result<Budget> {
 fn budget(dram: Option<Dram>, slowdown: Option<Wanted>) -> Budget {
     let target = slowdown.unwrap_or(Wanted::Auto).target(dram.is_some());
     let words = [
-        dram.map(|dram| format!("--dram {}", crate::budget::shown(dram))),
+        dram.map(|dram| format!("--dram {}", crate::run::budget::shown(dram))),
         target.map(|target| format!("--slowdown {target}")),
     ];
     let budget = Budget {
@@ -150,7 +207,7 @@ pub fn set(pid: i32, arguments: &SetArguments) -> Result<u8> {
 }
 
 /// How the processes stand that were attached to, as far as this user may ask.
-pub fn figures() -> Vec<terrace_attach::Figures> {
+pub fn figures() -> Vec<terrace_attach::AttachedStats> {
     let pids = terrace_attach::attached().into_iter();
     pids.filter_map(|pid| terrace_attach::status(pid).ok()).collect()
 }

@@ -5,12 +5,12 @@
 //! encoded and stored one after the other, then restored in random order and compared. Nothing of
 //! a fault is in these times: they are the tier's part of it.
 
-use crate::args::CharacterizeArguments;
-use crate::idle;
-use crate::prices::Prices;
+use crate::cost::prices::{Price, Prices};
+use crate::processes::idle;
 use crate::quantity::{bytes, share, short_time};
 use crate::reproduce::plot::{Drawing, Plot};
 use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
@@ -18,7 +18,7 @@ use serde::Serialize;
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 use terrace_tiers::{
@@ -26,9 +26,44 @@ use terrace_tiers::{
     RegionStore, Scratch, Tier, TierKind, TierSpec, parse_tiers, presets::Slow,
 };
 
+/// `terrace characterize`.
+#[derive(Args, Debug)]
+pub struct CharacterizeArguments {
+    /// Data to measure with: pages evenly over this file (may be repeated). Without --data and
+    /// --pid, text is generated that compresses as nci and dickens of the Silesia corpus do
+    #[arg(long, value_name = "FILE")]
+    pub data: Vec<PathBuf>,
+    /// Pages of this process's anonymous memory, chosen at random (may be repeated; it runs on)
+    #[arg(long, value_name = "PID")]
+    pub pid: Vec<u32>,
+    /// The tiers to measure, each alone, as in `terrace run`
+    #[arg(long, value_name = "LIST", default_value = "dram,lz4,zstd:-1,zstd:1,zstd:3,zstd:9")]
+    pub tiers: String,
+    /// Measure the twelve tiers of TierScape's Figure 2 instead: lz4, lzo, deflate, in pools zbud
+    /// and zsmalloc, in DRAM and on the slow medium (a node, else files)
+    #[arg(long, conflicts_with = "tiers")]
+    pub paper: bool,
+    /// So many pages at most of each
+    #[arg(long, value_name = "N", default_value_t = 8192,
+          value_parser = clap::value_parser!(u32).range(16..=1_000_000))]
+    pub pages: u32,
+    /// A file of prices in place of the table that is built in (docs/explanation/tiers.md)
+    #[arg(long, value_name = "FILE")]
+    pub prices: Option<PathBuf>,
+    /// What a byte costs on a medium, DRAM's being 1: dram, node or file (may be repeated)
+    #[arg(long, value_name = "MEDIUM=PRICE")]
+    pub price: Vec<Price>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Draw cost against the time of a restore into this file
+    #[arg(long, value_name = "FILE.svg")]
+    pub svg: Option<PathBuf>,
+}
+
 /// Pages of a region, which has a pool of its own.
 const REGION_PAGES: usize = 512;
-/// Extents of a region at most, without repacking: 2 MiB of pages that do not compress take five.
+/// Extents of a region at most, without compacting: 2 MiB of pages that do not compress take five.
 const EXTENTS_MAX: usize = 8;
 
 /// Pages and where they are from.

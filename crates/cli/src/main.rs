@@ -7,78 +7,34 @@
 
 mod args;
 mod attach;
-mod belief;
-mod budget;
 mod characterize;
-mod child;
-mod command_path;
-mod compress;
-mod config_command;
-mod config_file;
-mod config_reader;
-mod data;
-mod disposition;
+mod config;
+mod cost;
 mod doctor;
-mod effective;
 mod emphasis;
-mod ended;
 mod every;
-#[cfg(feature = "exact")]
-mod exact;
-mod figures;
 mod generate;
-mod going_on;
-mod growth;
-mod heatmap;
-mod idle;
-mod inject;
-mod interim;
-mod keeper;
-mod library;
 mod load;
-mod moves;
-mod origin;
-mod outlet;
-mod outside;
-mod placements;
 mod plan;
-mod prices;
-mod process;
+mod processes;
 mod quantity;
-mod reach;
 mod record;
-mod recording;
-mod reference;
 mod report;
-mod report_file;
-mod report_text;
 mod reproduce;
-mod room;
 mod run;
-mod run_dir;
-mod run_settings;
-mod sampling;
-mod service;
+mod run_report;
 mod set;
 mod sim;
-mod sites;
 mod solver;
 mod status;
-mod tco;
-mod tiers_report;
 mod top;
-mod tree;
-mod utilisation;
 mod values;
-mod wake;
-mod witness;
 
 use clap::{CommandFactory, Parser};
 use load::args::{LoadArguments, LoadKind};
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 use terrace_sim::workload::WorkloadError;
-use terrace_trace::framing::ReadError;
 
 /// Exit status for everything that went wrong on our side, as for `env` and `timeout`.
 const OUR_FAULT: u8 = 125;
@@ -112,7 +68,7 @@ fn main() -> ExitCode {
         args::Command::Run(arguments) => run::run(&arguments),
         args::Command::Attach(arguments) => attach::attach(&arguments),
         args::Command::Detach(arguments) => attach::detach(&arguments),
-        args::Command::Config(arguments) => config_command::run(&arguments),
+        args::Command::Config(arguments) => config::run(&arguments),
         args::Command::Doctor(arguments) => doctor::run(&arguments),
         args::Command::Generate(arguments) => generate::run(&arguments),
         args::Command::Set(arguments) => set::run(&arguments),
@@ -123,7 +79,7 @@ fn main() -> ExitCode {
         args::Command::Record(arguments) => record::run(&arguments),
         args::Command::Sim(arguments) => sim::run(&arguments).or_else(not_a_workload),
         args::Command::Solver(arguments) => solver::run(&arguments),
-        args::Command::Report(arguments) => report_on(&arguments).or_else(not_a_recording),
+        args::Command::Report(arguments) => report::run(&arguments),
         args::Command::Reproduce(arguments) => reproduce::run(&arguments),
         args::Command::Load(LoadArguments { kind: LoadKind::Kv(arguments) }) => {
             load::run(&arguments)
@@ -148,27 +104,7 @@ fn is_closed_pipe(error: &anyhow::Error) -> bool {
         .is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
 }
 
-/// The exit status where a file was read and is not what it should be; where there is none, the way
-/// to one.
-fn not_a_recording(error: anyhow::Error) -> anyhow::Result<u8> {
-    if is_of_contents(&error) {
-        say(&format!("{error:#}"));
-        return Ok(WRONG_CONTENTS);
-    }
-    let kind = error.chain().find_map(|cause| match cause.downcast_ref() {
-        Some(ReadError::Io(error)) => Some(error.kind()),
-        _ => cause.downcast_ref().map(std::io::Error::kind),
-    });
-    Err(match kind {
-        Some(ErrorKind::NotFound) => {
-            anyhow::anyhow!("{error:#}; `terrace record -o FILE -- CMD` makes one")
-        }
-        Some(ErrorKind::IsADirectory) => anyhow::anyhow!("{error:#}; name a file in it"),
-        _ => error,
-    })
-}
-
-/// Likewise for what was to be simulated.
+/// The exit status where a workload was read and is not what it should be; else the error.
 fn not_a_workload(error: anyhow::Error) -> anyhow::Result<u8> {
     match error.downcast_ref() {
         Some(WorkloadError::Contents { .. }) => {
@@ -176,28 +112,6 @@ fn not_a_workload(error: anyhow::Error) -> anyhow::Result<u8> {
             Ok(WRONG_CONTENTS)
         }
         _ => Err(error),
-    }
-}
-
-/// Whether a file was read, and is not what it should be.
-fn is_of_contents(error: &anyhow::Error) -> bool {
-    let of_recording = error.downcast_ref::<ReadError>();
-    of_recording.is_some_and(|error| !matches!(error, ReadError::Io(_)))
-        || error.downcast_ref::<serde_json::Error>().is_some()
-}
-
-fn report_on(arguments: &args::ReportArguments) -> anyhow::Result<u8> {
-    match (&arguments.kind, &arguments.recording) {
-        (Some(args::ReportKind::Heatmap(arguments)), _) => heatmap::run(arguments),
-        (Some(args::ReportKind::Sites(arguments)), _) => sites::show(arguments),
-        (Some(args::ReportKind::Utilisation(arguments)), _) => utilisation::show(arguments),
-        (Some(args::ReportKind::Tiers(arguments)), _) => tiers_report::run(arguments),
-        (Some(args::ReportKind::Wss(arguments)), _) => heatmap::working_set(arguments),
-        (Some(args::ReportKind::Export(arguments)), _) => recording::export(arguments),
-        (None, Some(arguments)) => recording::show(arguments),
-        (None, None) => anyhow::bail!(
-            "report what? `terrace report FILE` says what is in a recording; `terrace report --help` has more"
-        ),
     }
 }
 

@@ -2,15 +2,18 @@
 //! `terrace report` and for whoever wants to know before anything is moved. The program runs as
 //! without us: nothing is preloaded, nothing managed.
 
-use crate::args::RecordArguments;
-use crate::data::{Data, REGION_BYTES};
-use crate::{child, command_path, say};
+use crate::processes::data::{Data, REGION_BYTES};
+use crate::run::{child, command_path};
+use crate::say;
 use anyhow::{Context, Result, bail};
+use clap::Args;
 use rand::rngs::SmallRng;
 use rand::{RngExt as _, SeedableRng as _};
 use std::cell::RefCell;
+use std::ffi::OsString;
 use std::io;
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 use terrace_sampler::clock::Clock;
@@ -18,6 +21,55 @@ use terrace_sampler::events::Whose;
 use terrace_sampler::{Sample, Tally, trial};
 use terrace_trace::accesses;
 use terrace_trace::counts::{Header, PARTS, Place, Window, Writer};
+
+/// Printed below the options of `--help`.
+pub const HELP: &str = "\
+What is seen:
+  Each running thread is interrupted --rate times a second, and the address that it waited for is computed from its code and registers. Who waits
+  longer is met more often: cache misses rather than accesses. The kernel's accesses, thread-local ones and gathers are not
+  seen. It costs some 0.5 % of a CPU for each running thread at 1000 a second, and needs perf events (kernel.perf_event_paranoid at most 2).
+
+Exit status:
+  as of `terrace run`
+
+Example:
+  terrace record -o app.rec -- ./app && terrace report heatmap app.rec --svg app.svg";
+
+/// `terrace record`.
+#[derive(Args, Debug)]
+pub struct RecordArguments {
+    /// The file to write; one that exists is replaced
+    #[arg(short, long, value_name = "FILE")]
+    pub output: PathBuf,
+    /// Write the sampled accesses themselves, one by one by page, instead of counting them by
+    /// region and time
+    #[arg(long, conflicts_with = "window")]
+    pub accesses: bool,
+    /// Samples a second of each running thread, from 1 to 20000
+    #[arg(long, value_name = "HZ", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=20_000))]
+    pub rate: u32,
+    /// Milliseconds that are counted together, at least 10; longer ones where the file would grow
+    /// beyond --limit
+    #[arg(long, value_name = "MS", default_value_t = 50, value_parser = clap::value_parser!(u64).range(10..=3_600_000))]
+    pub window: u64,
+    /// How large the file may grow (64K, 16M: powers of 1024). With --accesses it then ends, which
+    /// costs some 3 bytes for each sample
+    #[arg(long, value_name = "SIZE", default_value = "16M", value_parser = recording_size)]
+    pub limit: u64,
+    /// The program and its arguments
+    #[arg(last = true, required = true, value_name = "CMD")]
+    pub command: Vec<OsString>,
+}
+
+/// A recording's size: less than a header and a few windows is none.
+fn recording_size(text: &str) -> Result<u64, String> {
+    const LEAST: u64 = 64 << 10;
+    match terrace_control::settings::parse_size(text) {
+        Ok(size) if size >= LEAST => Ok(size),
+        Ok(_) => Err("at least 64K".into()),
+        Err(error) => Err(error.to_string()),
+    }
+}
 
 /// Half of a ring is this many samples: it is emptied before it is full.
 const SAMPLES_A_LOOK: u64 = 170;

@@ -3,14 +3,14 @@
 //! All of it is read from the runs' directories, which only their user and root can: from the
 //! statistics pages of the processes, looked at twice, as rates need some time between two looks.
 
-use crate::args::StatusArguments;
 use crate::emphasis::emphasised;
-use crate::figures::{self, Figures, Image, PageFile, SILENT_NS};
-use crate::outside::OtherMemory;
+use crate::processes::outside::OtherMemory;
+use crate::processes::statistics::{self, Image, PageFile, ProcessStats, SILENT_NS};
 use crate::quantity::{bytes, share};
-use crate::report::state_name;
-use crate::run_dir::{self, About, LiveRun};
+use crate::run::directory::{self, About, LiveRun};
+use crate::run_report::state_name;
 use anyhow::Result;
+use clap::Args;
 use serde::Serialize;
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -18,7 +18,18 @@ use std::path::PathBuf;
 use std::time::Duration;
 use terrace_control::stats::State;
 use terrace_os as sys;
-use terrace_policy::victims::Reason;
+use terrace_policy::eviction::victims::Reason;
+
+/// `terrace status`.
+#[derive(Args, Debug)]
+pub struct StatusArguments {
+    /// Print JSON: one object a look
+    #[arg(long)]
+    pub json: bool,
+    /// Look again every second, until the end of the last run
+    #[arg(long)]
+    pub watch: bool,
+}
 
 /// Width of a tier's bar, cells.
 pub const BAR: usize = 30;
@@ -38,7 +49,7 @@ pub struct Status {
     /// Number of other users' runs, of which nothing can be told.
     pub runs_of_others: usize,
     /// Processes that were attached to while they ran, by `terrace attach`.
-    pub attached: Vec<terrace_attach::Figures>,
+    pub attached: Vec<terrace_attach::AttachedStats>,
 }
 
 /// What is said of a run whose `terrace run` was killed.
@@ -209,17 +220,17 @@ pub fn run(arguments: &StatusArguments) -> Result<u8> {
 /// Looks at the machine. Rates are of the time since the look that left `before`, which has an
 /// entry for each statistics page by its path.
 pub fn look(before: &mut HashMap<PathBuf, Before>) -> Status {
-    let (live, runs_of_others) = run_dir::live();
+    let (live, runs_of_others) = directory::live();
     let mut runs: Vec<Run> = live.into_iter().map(|run| look_at(run, before)).collect();
     runs.sort_by_key(|run| (run.about.as_ref().map(|about| about.started), run.directory.clone()));
     Status { runs, runs_of_others, attached: crate::attach::figures() }
 }
 
 fn look_at(run: LiveRun, before: &mut HashMap<PathBuf, Before>) -> Run {
-    let newest = figures::newest_pages(&run.path);
+    let newest = statistics::newest_pages(&run.path);
     let mut processes: Vec<(u64, Process)> = Vec::new();
     for file in newest.into_values() {
-        let Some((image, page)) = figures::read_now(&file) else { continue };
+        let Some((image, page)) = statistics::read_now(&file) else { continue };
         // /proc costs more than all else of a look.
         let silent_ns = sys::now_ns().checked_sub(image.updated_ns);
         if silent_ns.is_some_and(|silent_ns| silent_ns < JUST_NOW_NS) || image.lives() {
@@ -239,7 +250,7 @@ fn look_at(run: LiveRun, before: &mut HashMap<PathBuf, Before>) -> Run {
 fn process(
     file: &PageFile,
     image: &Image,
-    page: &Figures,
+    page: &ProcessStats,
     before: &mut HashMap<PathBuf, Before>,
 ) -> Process {
     let now_ns = sys::now_ns();
@@ -327,7 +338,7 @@ fn text(status: &Status, cell: char) -> String {
     lines.iter().map(|line| format!("{line}\n")).collect()
 }
 
-fn attached(figures: &terrace_attach::Figures) -> Vec<String> {
+fn attached(figures: &terrace_attach::AttachedStats) -> Vec<String> {
     if figures.keeper == 0 {
         // Nothing is known but that.
         let (program, note) = (plain(&figures.program), plain(&figures.note));
@@ -356,7 +367,7 @@ fn attached(figures: &terrace_attach::Figures) -> Vec<String> {
 }
 
 /// What is said of a process's shared memory, where it has some that is not in its other figures.
-fn shared_memory(figures: &terrace_attach::Figures) -> Option<String> {
+fn shared_memory(figures: &terrace_attach::AttachedStats) -> Option<String> {
     let (here, out) = (figures.shared_bytes, figures.shared_out_bytes);
     if here + out == 0 || figures.stub == 0 {
         return None;

@@ -3,10 +3,10 @@
 //! What is shown is what `terrace status` reads. Only bold and reversed text is used, no colours,
 //! so that any terminal shows it; bars are drawn with `#` where the locale is not UTF-8.
 
-use crate::args::TopArguments;
 use crate::quantity::{bytes, share};
 use crate::status::{self, BAR, Process, Status, TierNow, UNSUPERVISED, bar_cell, plain};
 use anyhow::{Context, Result, ensure};
+use clap::Args;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Modifier, Style};
@@ -18,6 +18,19 @@ use std::collections::HashMap;
 use std::io::{self, IsTerminal};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
+
+/// `terrace top`.
+#[derive(Args, Debug)]
+pub struct TopArguments {
+    /// Seconds between looks (0.2 to 60)
+    #[arg(long, value_name = "SECONDS", default_value_t = 2.0, value_parser = seconds_between)]
+    pub interval: f64,
+}
+
+fn seconds_between(text: &str) -> Result<f64, String> {
+    let seconds: f64 = text.parse().map_err(|_| "a number of seconds is wanted".to_string())?;
+    if (0.2..=60.0).contains(&seconds) { Ok(seconds) } else { Err("0.2 to 60 seconds".into()) }
+}
 
 const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
 const REVERSED: Style = Style::new().add_modifier(Modifier::REVERSED);
@@ -346,7 +359,7 @@ impl Top {
 
 /// A process that was attached to, by two looks at its faults.
 fn attached(
-    figures: &terrace_attach::Figures,
+    figures: &terrace_attach::AttachedStats,
     looks: Option<((Instant, u64), (Instant, u64))>,
 ) -> Process {
     let rate = looks.map(|((then, before), (now, faults))| {
@@ -428,7 +441,7 @@ fn show(terminal: &mut DefaultTerminal, top: &mut Top) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run_dir::About;
+    use crate::run::directory::About;
     use crate::status::Run;
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
@@ -527,14 +540,14 @@ mod tests {
     #[test]
     fn attached_processes_are_shown_too() {
         let mut top = Top::new(Duration::from_secs(2), '#');
-        let figures = terrace_attach::Figures {
+        let figures = terrace_attach::AttachedStats {
             pid: 77,
             program: "exporter".into(),
             tier: "lz4".into(),
             budget_bytes: u64::MAX,
             resident_bytes: 10 << 20,
             out_bytes: 30 << 20,
-            ..terrace_attach::Figures::default()
+            ..terrace_attach::AttachedStats::default()
         };
         top.update(Status { attached: vec![figures], ..status(0) });
         let text = screen(&mut top, 80, 24).join("\n");

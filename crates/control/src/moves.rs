@@ -7,8 +7,8 @@
 //! memory.
 
 use terrace_os::REGION;
+use terrace_policy::eviction::victims;
 use terrace_policy::placement;
-use terrace_policy::victims;
 
 /// Words of an entry in the ring: when, where, what, and what belongs to the reason.
 pub const MOVE_WORDS: usize = 4;

@@ -8,7 +8,7 @@
 use std::fmt;
 use std::str::FromStr;
 use terrace_os::injection::Injection;
-use terrace_policy::live;
+use terrace_policy::registry::live;
 use terrace_policy::tiering;
 
 /// Most tiers that a list may have.

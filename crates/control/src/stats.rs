@@ -21,7 +21,7 @@ use crate::moves::MOVE_WORDS;
 use crate::settings::MAX_TIERS;
 use crate::windows::{ROW_SLOTS, ROW_WORDS};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
-use terrace_policy::victims::Reason;
+use terrace_policy::eviction::victims::Reason;
 
 /// First field of a valid page; its last byte counts layouts.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"TERRACE\x0f");

@@ -2,6 +2,7 @@
 
 use crate::epoch::Reader;
 use crate::heap::{Heap, HeapError, Settings};
+use crate::policy::Choice;
 use crate::relocate::{Misuse, Object, Outcome, Paper, Relocate};
 use crate::slice::Slice;
 use crate::{Consolidator, Counters, Progress, Rules};
@@ -27,6 +28,7 @@ pub struct CSettings {
     cpu_share: f64,
     check_callbacks: c_int,
     reference: Option<CReference>,
+    choice: c_int,
 }
 
 /// `struct terrace_objects_move`.
@@ -44,12 +46,12 @@ type CRelocate = unsafe extern "C" fn(*mut c_void, *mut CMove) -> c_int;
 type CReference = unsafe extern "C" fn(*mut c_void, *const c_void) -> *mut c_void;
 type CPaper = unsafe extern "C" fn(*mut c_void, *mut u8, usize) -> bool;
 
-/// A callback of C's, and whether it returned something else than a result.
+/// A callback of C's, and how often it returned something else than a result.
 struct Callback {
     relocate: CRelocate,
     reference: Option<CReference>,
     context: *mut c_void,
-    no_result: bool,
+    no_results: u64,
 }
 
 // SAFETY: of the program, which promised it to `terrace_objects_step`.
@@ -72,7 +74,7 @@ unsafe impl Relocate for Callback {
             3 => Outcome::Dead,
             4 => Outcome::Immovable,
             _ => {
-                self.no_result = true;
+                self.no_results += 1;
                 Outcome::Immovable
             }
         }
@@ -113,6 +115,12 @@ pub unsafe extern "C" fn terrace_objects_create(settings: *const CSettings) -> *
         rules.hot_bytes = Some(wanted.hot_bytes).filter(|bytes| *bytes > 0);
         rules.bytes_per_s = or_default(wanted.bytes_per_s, rules.bytes_per_s);
         rules.cpu_share = or_default(wanted.cpu_share, rules.cpu_share);
+        rules.choice = match wanted.choice {
+            0 => Choice::CostBenefit,
+            1 => Choice::Greedy,
+            2 => Choice::RandomMixed,
+            _ => return fail(libc::EINVAL),
+        };
     }
     if !(0.0..=1.0).contains(&rules.cpu_share) {
         return fail(libc::EINVAL);
@@ -284,12 +292,12 @@ pub unsafe extern "C" fn terrace_objects_step(
     budget_ns: u64,
 ) -> c_int {
     let reference = objects.reference;
-    let mut callback = Callback { relocate, reference, context, no_result: false };
+    let mut callback = Callback { relocate, reference, context, no_results: 0 };
     let progress = step(objects, &mut callback, budget_ns);
-    if callback.no_result
+    if callback.no_results > 0
         && let Ok(mut consolidator) = objects.consolidator.try_lock()
     {
-        consolidator.breach(Misuse::NoResult);
+        (0..callback.no_results).for_each(|_| consolidator.breach(Misuse::NoResult));
     }
     progress
 }
@@ -310,6 +318,17 @@ pub unsafe extern "C" fn terrace_objects_step_simple(
     };
     // SAFETY: the program's callback keeps the contract, as promised.
     step(objects, &mut unsafe { Paper::new(call) }, budget_ns)
+}
+
+/// Begins a round now; waits for a step under way.
+///
+/// # Safety
+/// As above.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn terrace_objects_wake(objects: &Objects) {
+    if let Ok(mut consolidator) = objects.consolidator.lock() {
+        consolidator.wake();
+    }
 }
 
 /// Whether the time of a step is over.

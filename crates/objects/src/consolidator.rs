@@ -16,7 +16,8 @@ use crate::relocate::Relocate;
 use crate::segment::{Kind, State};
 use crate::slice::Slice;
 use crate::throttle::{Pauses, Throttle};
-use std::collections::{HashMap, VecDeque};
+use std::cmp::Ordering as Order;
+use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -82,10 +83,46 @@ pub enum Progress {
 }
 
 enum Phase {
-    Resting { until_ms: u64 },
+    Resting {
+        until_ms: u64,
+    },
     Scanning(Box<Scan>),
-    Emptying { victims: Vec<(Candidate, Contents)>, at: Option<Evacuation> },
+    /// Judging what the scan found, segment by segment.
+    Choosing {
+        found: std::vec::IntoIter<(u32, Contents)>,
+        victims: BinaryHeap<Victim>,
+    },
+    Emptying {
+        victims: BinaryHeap<Victim>,
+        at: Option<Evacuation>,
+    },
 }
+
+/// A segment that may be emptied, and what was found in it. The best is the largest.
+struct Victim {
+    candidate: Candidate,
+    contents: Contents,
+}
+
+impl Ord for Victim {
+    fn cmp(&self, other: &Victim) -> Order {
+        self.candidate.order.total_cmp(&other.candidate.order)
+    }
+}
+
+impl PartialOrd for Victim {
+    fn partial_cmp(&self, other: &Victim) -> Option<Order> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Victim {
+    fn eq(&self, other: &Victim) -> bool {
+        self.cmp(other) == Order::Equal
+    }
+}
+
+impl Eq for Victim {}
 
 /// What a scan has found so far.
 #[derive(Default)]
@@ -168,12 +205,12 @@ impl Consolidator {
     /// Works for about `budget`, 200 to 500 µs where requests wait meanwhile. To be called often,
     /// under no lock that the callback takes; it returns at once where nothing is to be done.
     pub fn step(&mut self, relocate: &mut dyn Relocate, budget: Duration) -> Progress {
-        self.give_back();
+        let slice = Slice::begin(budget);
+        self.give_back(|| slice.should_stop());
         let limbo = self.limbo.len() * self.heap.settings().segment_bytes;
         if !self.throttle.has_room() || limbo > self.rules.limbo_bytes {
             return Progress::Waiting;
         }
-        let slice = Slice::begin(budget);
         let (steps, bytes) = (self.counters.steps, self.counters.moved_bytes);
         self.counters.steps = steps + 1;
         self.move_seen(relocate, &slice);
@@ -215,13 +252,22 @@ impl Consolidator {
                 self.look(&mut scan);
                 self.phase = Phase::Scanning(scan);
             }
-            Phase::Scanning(scan) => self.choose(*scan),
+            Phase::Scanning(scan) => self.classify_scan(*scan),
+            Phase::Choosing { mut found, mut victims } => {
+                self.phase = match found.next() {
+                    Some((index, contents)) => {
+                        victims.extend(self.consider(index, contents));
+                        Phase::Choosing { found, victims }
+                    }
+                    None => Phase::Emptying { victims, at: None },
+                };
+            }
             Phase::Emptying { victims, at: Some(at) } => {
                 let at = self.evacuate(at, relocate, slice);
                 self.phase = Phase::Emptying { victims, at };
             }
             Phase::Emptying { mut victims, at: None } => match victims.pop() {
-                Some((candidate, contents)) => {
+                Some(Victim { candidate, contents }) => {
                     let at = self.begin(candidate, &contents);
                     self.phase = Phase::Emptying { victims, at };
                 }
@@ -282,8 +328,8 @@ impl Consolidator {
         pages.into_iter().all(|page| self.pages.get(page).is_none_or(|page| page & 1 == 1))
     }
 
-    /// The end of a scan: what is hot, and the victims, best last.
-    fn choose(&mut self, scan: Scan) {
+    /// The end of a scan: what is hot, and whether moving it pays.
+    fn classify_scan(&mut self, scan: Scan) {
         self.counters.scans += 1;
         let now = self.heap.now_ms();
         let live: u64 = scan.bytes.iter().sum();
@@ -306,20 +352,19 @@ impl Consolidator {
             return;
         }
         self.heap.note_from(self.noted_from());
-        let mut victims = Vec::new();
-        for (index, contents) in scan.found {
-            if self.heap.segment(index).state() == State::Sealed {
-                let cooled = policy::has_cooled(&contents, self.classifier.scale());
-                self.heap.advise(index, cooled);
-            }
-            if let Some(candidate) = self.judge(index, &contents, 0, now) {
-                victims.push((candidate, contents));
-            }
-        }
-        victims.sort_by(|(a, _), (b, _)| a.order.total_cmp(&b.order));
         self.counters.live_bytes = live;
         self.moved_before = self.counters.moved_bytes;
-        self.phase = Phase::Emptying { victims, at: None };
+        self.phase = Phase::Choosing { found: scan.found.into_iter(), victims: BinaryHeap::new() };
+    }
+
+    /// Tells Terrace what a segment holds. Returns it if it may be emptied.
+    fn consider(&mut self, index: u32, contents: Contents) -> Option<Victim> {
+        if self.heap.segment(index).state() == State::Sealed {
+            let cooled = policy::has_cooled(&contents, self.classifier.scale());
+            self.heap.advise(index, cooled);
+        }
+        let candidate = self.judge(index, &contents, 0, self.heap.now_ms())?;
+        Some(Victim { candidate, contents })
     }
 
     /// What heats mean after a scan; false if they are to decay first. What the program ranked hot
@@ -396,8 +441,12 @@ impl Consolidator {
         self.counters.emptied_segments += 1;
     }
 
-    fn give_back(&mut self) {
+    /// Gives emptied segments back that no reader has any more, until it is to stop.
+    fn give_back(&mut self, should_stop: impl Fn() -> bool) {
         for _ in 0..self.limbo.len() {
+            if should_stop() {
+                return;
+            }
             let Some((index, stamp)) = self.limbo.pop_front() else { return };
             if !self.heap.epochs().is_over(stamp) {
                 // Those behind it were retired later.
@@ -431,7 +480,7 @@ impl Drop for Consolidator {
         if let Phase::Emptying { at: Some(at), .. } = &self.phase {
             self.heap.segment(at.index()).change(State::Evacuating, State::Sealed);
         }
-        self.give_back();
+        self.give_back(|| false);
         self.heap.end_consolidation(std::mem::take(&mut self.limbo));
     }
 }
@@ -441,7 +490,7 @@ mod tests {
     use super::*;
     use crate::advice::Adviser;
     use crate::heap::Settings;
-    use crate::relocate::Paper;
+    use crate::relocate::{Object, Outcome, Paper};
     use std::cell::RefCell;
     use std::ffi::c_int;
     use std::ptr::NonNull;
@@ -535,5 +584,109 @@ mod tests {
             let all: Vec<_> = before.collect();
             assert!(all.windows(2).all(|two| two[0] != two[1]), "{segment:x}: {all:?}");
         }
+    }
+
+    /// A heap of objects that begin with their number, and where they are.
+    fn filled() -> (Arc<Heap>, Vec<NonNull<u8>>) {
+        let heap = Heap::new(Settings { capacity: 8 << 20, ..Settings::default() }).unwrap();
+        let objects = (0..OBJECTS)
+            .map(|number| {
+                let object = heap.allocate(BYTES).unwrap();
+                // SAFETY: ours alone, and large enough.
+                unsafe {
+                    object.cast::<u64>().write(number as u64);
+                    heap.ready(object);
+                }
+                object
+            })
+            .collect();
+        (Arc::new(heap), objects)
+    }
+
+    /// Always ready to move, whatever that gains.
+    fn eager() -> Rules {
+        Rules {
+            choice: Choice::Greedy,
+            bytes_per_s: u64::MAX,
+            cpu_share: 1.0,
+            hot_bytes: Some((OBJECTS * BYTES / 5) as u64),
+            pause: Duration::ZERO,
+            ..Rules::default()
+        }
+    }
+
+    const LONG: Duration = Duration::from_secs(10);
+
+    #[test]
+    fn a_callback_that_panics_loses_nothing() {
+        let (heap, mut objects) = filled();
+        for (number, object) in objects.iter().enumerate() {
+            heap.rank(*object, if number % 3 == 0 { 3 } else { 0 });
+        }
+        let mut consolidator = Consolidator::new(heap.clone(), eager());
+        let mut calls = 0;
+        let relocate = |object: NonNull<u8>, room: NonNull<u8>, bytes| {
+            calls += 1;
+            assert_ne!(calls, 100, "a fault of the callback's");
+            // SAFETY: objects of this test begin with a number, and the room is as large.
+            let number = unsafe {
+                room.copy_from_nonoverlapping(object, bytes);
+                object.cast::<u64>().read() as usize
+            };
+            objects[number] = room;
+            true
+        };
+        // SAFETY: it says true only where the one reference names a whole copy.
+        let mut relocate = unsafe { Paper::new(relocate) };
+        let mut step = || consolidator.step(&mut relocate, LONG);
+        let failed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(&mut step));
+        assert!(failed.is_err());
+        while step() != Progress::Resting {}
+        assert!(calls > 200, "it went on: {calls}");
+        for (number, object) in objects.iter().enumerate() {
+            // SAFETY: written by `filled`, and moved whole.
+            assert_eq!(unsafe { object.cast::<u64>().read() }, number as u64);
+        }
+        // The room that it had is not known to be unused.
+        assert_eq!(heap.usage().live_bytes, ((OBJECTS + 1) * BYTES) as u64);
+    }
+
+    #[test]
+    fn emptied_segments_are_given_back_for_as_long_as_there_is_time() {
+        let (heap, objects) = filled();
+        let mut consolidator = Consolidator::new(heap.clone(), eager());
+        for object in objects {
+            // SAFETY: no thread looks at it.
+            unsafe { heap.free(object) };
+        }
+        for index in 0..3 {
+            heap.segment(index).change(State::Sealed, State::Evacuating);
+            consolidator.retire(index);
+        }
+        let asked = std::cell::Cell::new(0);
+        consolidator.give_back(|| asked.replace(asked.get() + 1) == 1);
+        assert_eq!(consolidator.limbo.len(), 2);
+        assert_eq!([0, 1].map(|index| heap.segment(index).state()), [State::Free, State::Retired]);
+    }
+
+    #[test]
+    fn an_object_that_cannot_move_is_not_asked_at_each_touch() {
+        struct Never(u32);
+        // SAFETY: it never says that it moved anything.
+        unsafe impl Relocate for Never {
+            unsafe fn relocate(&mut self, _: Object, _: Object, _: &Slice) -> Outcome {
+                self.0 += 1;
+                Outcome::Immovable
+            }
+        }
+        let (heap, objects) = filled();
+        let mut consolidator = Consolidator::new(heap.clone(), eager());
+        heap.note_from(Some(1));
+        let mut never = Never(0);
+        for _ in 0..20 {
+            heap.touch(objects[0]);
+            consolidator.move_seen(&mut never, &Slice::begin(LONG));
+        }
+        assert_eq!(never.0, 1);
     }
 }

@@ -6,6 +6,7 @@ use crate::policy::Plan;
 use crate::relocate::{Misuse, Object, Outcome, Relocate};
 use crate::segment::{Kind, State};
 use crate::slice::Slice;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 /// Visits of an object that is busy, before its segment is left for a while.
 const PASSES: u32 = 3;
@@ -101,7 +102,9 @@ impl Consolidator {
             && let Some(object) = self.heap.next_seen()
         {
             let heat = self.heap.clock().heat(self.heap.granule(object.start));
-            if heat < self.heap.noted_from() {
+            // Of a segment that rests, an object could not be moved a moment ago.
+            let rests = self.heap.segment_at(object).rests(self.heap.now_ms());
+            if heat < self.heap.noted_from() || rests {
                 continue;
             }
             if !self.heap.is_resident(object) {
@@ -158,7 +161,14 @@ impl Consolidator {
             let guard = self.guard(room, open);
             // SAFETY: the object is live and is freed by `moved` below at the soonest, and its
             // segment stays till then; `reserve` gave the room to this consolidator alone.
-            let outcome = unsafe { relocate.relocate(object, room, slice) };
+            let asked = || unsafe { relocate.relocate(object, room, slice) };
+            let outcome = match catch_unwind(AssertUnwindSafe(asked)) {
+                Ok(outcome) => outcome,
+                Err(panic) => {
+                    self.abandon(object, room, open);
+                    resume_unwind(panic);
+                }
+            };
             if guard.is_some_and(|guard| {
                 // SAFETY: the granule after the room, written by `guard`, within the segment that
                 // only this consolidator fills.
@@ -197,6 +207,20 @@ impl Consolidator {
         Visit::Stays
     }
 
+    /// After a callback that panicked: what is in the room is not known, nor whether a reference
+    /// names it. So the room stays as it is, and is never offered again.
+    fn abandon(&mut self, object: Object, room: Object, open: usize) {
+        self.heap.abandon(room);
+        if let Some((_, taken)) = &mut self.open[open] {
+            *taken += room.bytes;
+        }
+        let segment = self.heap.segment_at(object);
+        segment.rest(self.heap.now_ms(), REST_MS);
+        if segment.state() == State::Evacuating {
+            segment.change(State::Evacuating, State::Sealed);
+        }
+    }
+
     /// After a move: the old copy is dead, the new one stands.
     fn moved(
         &mut self,
@@ -208,6 +232,11 @@ impl Consolidator {
     ) {
         if used > room.bytes {
             self.breach(Misuse::LargerThanRoom);
+        }
+        // It may have been ranked anew while the callback had it.
+        let granule = self.heap.granule(object.start);
+        if self.heap.is_ranked(granule) {
+            self.heap.rank(room.start, self.heap.clock().heat(granule));
         }
         if !self.heap.end(object) {
             self.breach(Misuse::FreedOldCopy);
@@ -241,9 +270,7 @@ impl Consolidator {
     fn immovable(&mut self, object: Object) -> Visit {
         self.counters.immovable += 1;
         // What cannot move rests with its segment for long.
-        let index = self.heap.granule(object.start) / self.heap.granules(0).len();
-        let now = self.heap.now_ms();
-        self.heap.segment(index as u32).rest(now, REST_MS);
+        self.heap.segment_at(object).rest(self.heap.now_ms(), REST_MS);
         Visit::Stays
     }
 

@@ -530,6 +530,20 @@ impl Heap {
         }
     }
 
+    /// The segment that an object lies in.
+    pub(crate) fn segment_at(&self, object: Object) -> &Segment {
+        self.segment_of(self.granule(object.start))
+    }
+
+    /// An object whose contents are not known: it takes its room, and is never moved.
+    /// [`Heap::free`] ends it.
+    pub(crate) fn abandon(&self, object: Object) {
+        let granule = self.granule(object.start);
+        if self.live.clear(granule) {
+            self.unready.set(granule);
+        }
+    }
+
     /// Live objects of a segment from a granule of it on, by granule and bytes, until the callback
     /// says false; then the granule of that object.
     pub(crate) fn each_live(

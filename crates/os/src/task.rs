@@ -5,7 +5,7 @@ use crate::files::{open, read_at};
 use crate::ids::{PROGRAM, process_id, program_id};
 use crate::types::{Errno, Fd, PAGE, Result};
 use std::ffi::CStr;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicIsize, AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 use syscalls::{Sysno, syscall};
 
@@ -165,17 +165,74 @@ pub fn thread_pointer() -> usize {
     pointer
 }
 
-/// Where a thread's rseq area is, from its thread pointer; `None` where the C library registers
-/// none (glibc 2.35, and as long as `glibc.pthread.rseq` does not say otherwise).
+/// Offset from a thread pointer to the areas of [`register_rseq`], or 0 where Terrace has none.
+static OWN_RSEQ: AtomicIsize = AtomicIsize::new(0);
+
+/// Offset from a thread pointer to the thread's rseq area (Linux, `include/uapi/linux/rseq.h`): the
+/// C library's (glibc 2.35 and newer), or Terrace's where [`begin_rseq`] was called. `None` where
+/// neither registers one, as with `GLIBC_TUNABLES=glibc.pthread.rseq=0`.
 pub fn rseq_offset() -> Option<isize> {
-    // SAFETY: NUL-terminated names; glibc's are an unsigned int and a ptrdiff_t that never change.
+    let Some(size) = rseq_size() else {
+        return Some(OWN_RSEQ.load(Relaxed)).filter(|offset| *offset != 0);
+    };
+    // SAFETY: a NUL-terminated name; glibc's is a ptrdiff_t that never changes.
+    let offset = unsafe {
+        libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_offset".as_ptr()).cast::<isize>().as_ref()?
+    };
+    (size > 0).then_some(*offset)
+}
+
+/// The size of the C library's rseq area, 0 if it is switched off. `None` before glibc 2.35.
+fn rseq_size() -> Option<u32> {
+    // SAFETY: a NUL-terminated name; glibc's is an unsigned int that never changes.
     unsafe {
-        let size =
-            libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_size".as_ptr()).cast::<u32>().as_ref()?;
-        let offset =
-            libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_offset".as_ptr()).cast::<isize>().as_ref()?;
-        (*size > 0).then_some(*offset)
+        libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_size".as_ptr()).cast::<u32>().as_ref().copied()
     }
+}
+
+/// The kernel's `struct rseq`, in its first form: `cpu_id` is the second word.
+pub type RseqArea = [u32; 8];
+
+/// Registers rseq areas where the C library does not know of them (before glibc 2.35): that of the
+/// calling thread now, and those of other threads when they call [`register_rseq`].
+///
+/// # Safety
+///
+/// `area` must be a thread-local variable at the same offset from each thread's thread pointer,
+/// which begins as zeros but for `cpu_id` = -1.
+pub unsafe fn begin_rseq(area: *mut RseqArea) {
+    // SAFETY: the caller's promise; a thread's variable lives as long as the thread.
+    if rseq_size().is_none() && unsafe { register_area(area) } {
+        OWN_RSEQ.store((area as isize).wrapping_sub(thread_pointer() as isize), Relaxed);
+    }
+}
+
+/// Registers the rseq area of the calling thread, after [`begin_rseq`]. Where that fails, as for a
+/// program that registers one itself, `cpu_id` stays -1.
+pub fn register_rseq() {
+    let offset = OWN_RSEQ.load(Relaxed);
+    if offset != 0 {
+        let area = thread_pointer().wrapping_add_signed(offset) as *mut RseqArea;
+        // SAFETY: `begin_rseq`'s caller has promised that it is there in every thread.
+        unsafe { register_area(area) };
+    }
+}
+
+/// Ends that [`register_rseq`] registers anything: a seccomp filter of the program's may forbid it.
+pub fn end_rseq() {
+    OWN_RSEQ.store(0, Relaxed);
+}
+
+/// Has the kernel write the calling thread's CPU into `area` from now on.
+///
+/// # Safety
+///
+/// `area` must be as long-lived as the thread, and aligned to 32 bytes.
+unsafe fn register_area(area: *mut RseqArea) -> bool {
+    /// What stands before the abort handlers of restartable sequences, of which there are none.
+    const SIGNATURE: usize = if cfg!(target_arch = "x86_64") { 0x5305_3053 } else { 0xd428_bc00 };
+    // SAFETY: the caller's promise; `rseq_cs`, the third and fourth words, stays 0.
+    unsafe { syscall!(Sysno::rseq, area, size_of::<RseqArea>(), 0, SIGNATURE) }.is_ok()
 }
 
 /// Where the kernel writes 0 when the calling thread ends (its id, as the C library knows it).
@@ -439,4 +496,42 @@ pub fn others_share_memory() -> bool {
         }
     }
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    const TUNABLES: &str = "GLIBC_TUNABLES";
+
+    #[test]
+    fn a_thread_registers_an_area_where_the_c_library_has_none() {
+        // A C library that is told not to register any is as good as an old one.
+        if std::env::var_os(TUNABLES).is_none() {
+            let itself = std::env::current_exe().expect("it is a file");
+            let name = "task::tests::a_thread_registers_an_area_where_the_c_library_has_none";
+            let again = Command::new(itself)
+                .args(["--exact", name])
+                .env(TUNABLES, "glibc.pthread.rseq=0")
+                .status();
+            assert!(again.expect("it starts").success());
+            return;
+        }
+        #[repr(align(32))]
+        struct Aligned(RseqArea);
+        let mut area = Box::new(Aligned([0, u32::MAX, 0, 0, 0, 0, 0, 0]));
+        assert_eq!(rseq_offset(), None);
+        // SAFETY: the thread that it is registered for ends before the area goes: it is this one,
+        // in a process that ends with it.
+        assert!(unsafe { register_area(&raw mut area.0) });
+        // SAFETY: no arguments.
+        let cpu = unsafe { libc::sched_getcpu() } as u32;
+        assert!(crate::set_own_cpus(&crate::CpuMask::of(cpu)));
+        // SAFETY: the kernel writes the word, before it returns to this thread.
+        assert_eq!(unsafe { (&raw const area.0[1]).read_volatile() }, cpu);
+        // SAFETY: as for the first.
+        assert!(!unsafe { register_area(&raw mut area.0) }, "a thread has one at most");
+        Box::leak(area);
+    }
 }

@@ -14,24 +14,25 @@ pub(crate) struct Account {
     pub overhead_bytes: AtomicU64,
     /// The budget now; `u64::MAX` without one.
     pub budget_bytes: AtomicU64,
-    /// What a forked child has until `terrace run` assigns it a share; `u64::MAX` in a program
+    /// The budget of a forked child until `terrace run` assigns it a share; `u64::MAX` in a program
     /// that was executed.
     pub(super) interim_bytes: AtomicU64,
-    /// What [`Mm::limit`](crate::Mm::limit) was told.
+    /// The budget that [`Mm::limit`](crate::Mm::limit) was told, bytes; `u64::MAX` without one.
     pub assigned_bytes: AtomicU64,
-    /// Forks in a row, none longer than `FORKS_IN_A_ROW_NS` after the one before; and when the
-    /// last one was.
+    /// Forks in a row, each at most `FORKS_IN_A_ROW_NS` after the one before.
     pub(super) forks: AtomicU32,
+    /// When the last fork was, ns.
     pub(super) forked_ns: AtomicU64,
-    /// What is published of this process.
+    /// Counts that are published of this process.
     pub counts: Counts,
-    /// What of `stall_ns` is CPU time of the program's threads.
+    /// The part of `stall_ns` that is CPU time of the program's threads.
     pub stall_cpu_ns: AtomicU64,
-    /// So much of both is judged: whether the program lost that time, or other threads of it ran
-    /// meanwhile.
+    /// The part of `stall_ns` that is judged: whether the program lost that time, or other threads
+    /// of it ran meanwhile.
     pub judged_stall_ns: AtomicU64,
+    /// The part of `stall_cpu_ns` that is judged.
     pub judged_stall_cpu_ns: AtomicU64,
-    /// When that was; 0 before it was first.
+    /// When stalls were judged last, ns; 0 before they first were.
     pub looked_ns: AtomicU64,
     /// Pages found shared with a child since the last scan.
     pub shared_tries: AtomicU64,
@@ -67,14 +68,14 @@ impl Account {
         self.resident_pages.load(Relaxed).max(0) as u64
     }
 
-    /// The calling thread's CPU time is ours.
+    /// Counts the calling thread's CPU time as ours.
     pub fn count_this_thread(&self) {
         if let Ok(schedstat) = sys::open("/proc/thread-self/schedstat\0", libc::O_RDONLY, 0) {
             self.threads.lock().push(schedstat);
         }
     }
 
-    /// CPU time of our threads so far.
+    /// CPU time of our threads so far, ns.
     pub(super) fn cpu_ns(&self) -> u64 {
         self.threads
             .lock()
@@ -84,7 +85,7 @@ impl Account {
             .sum()
     }
 
-    /// In a fork's child: our threads are gone, and the child's story begins.
+    /// Resets the counters in a fork's child, which has none of our threads and counts anew.
     ///
     /// # Safety
     /// As for [`Lock::reset_after_fork`].
@@ -101,7 +102,7 @@ impl Account {
     }
 }
 
-/// What is counted, by its name: `account.promoted_pages`.
+/// Access to the published counts by name: `account.promoted_pages`.
 impl Deref for Account {
     type Target = Counts;
 

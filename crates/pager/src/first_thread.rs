@@ -1,27 +1,27 @@
-//! What holds up the program's first thread and passes while none of ours serves it: waits for a
-//! CPU that Terrace's threads have, and for locks of its memory while pages are moved.
+//! Time that the program's first thread loses while none of our threads serves it. It waits for a
+//! CPU that Terrace's threads have, or for locks of its memory while pages are moved.
 //!
-//! The kernel tells how long a thread ran and waited for a CPU (schedstat). Of other threads it
-//! tells that too, but in files that a confined thread cannot open; theirs are not counted.
+//! The kernel tells how long a thread ran and waited for a CPU (schedstat). For other threads it
+//! does so too, but in files that a confined thread cannot open; theirs are not counted.
 
 use crate::fault::fault_cost::FaultCost;
 use terrace_os::{self as sys, Fd};
 
-/// Between judgements of whether the thread sleeps by itself, ns.
+/// How often it is judged whether the thread sleeps by itself, ns.
 const JUDGED_EVERY_NS: u64 = 1_000_000_000;
-/// Waits for a CPU of less than this part of the time do not count.
+/// Waits for a CPU count if they take more than one part in this many of the time.
 const CONTENDED: u64 = 50;
 
-/// What is known of it. Owned by the mover's thread.
+/// Times of the program's first thread. Owned by the mover's thread.
 pub(crate) struct FirstThread {
     /// /proc/PID/schedstat and /proc/PID/status of the program, and /proc/stat; -1: there is none.
     times: Fd,
     status: Fd,
     machine: Fd,
     last: Times,
-    /// When it was judged last, and what was known then: how often it had given up the CPU, and its
-    /// faults.
+    /// When it was last judged whether the thread sleeps by itself, ns.
     judged_ns: u64,
+    /// How often the thread had given up the CPU then, and its faults.
     judged: (u64, u64),
     /// How much longer it was said to wait than it slept, ns. Times of a thread that runs are some
     /// milliseconds old.
@@ -32,20 +32,23 @@ pub(crate) struct FirstThread {
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Times {
     pub at_ns: u64,
-    /// CPU time of the program, and of its part of Terrace.
+    /// CPU time of the program.
     pub of_program_ns: u64,
+    /// CPU time of Terrace's threads for the program.
     pub of_terrace_ns: u64,
-    /// How long the first thread had a CPU, and was ready without one.
+    /// How long the first thread had a CPU.
     pub ran_ns: u64,
+    /// How long the first thread was ready without a CPU.
     pub ready_ns: u64,
-    /// CPU time of the machine; `None`: nobody looked, as there was nothing to share out.
+    /// CPU time of the machine; `None` if it was not read, as there was nothing to share out.
     pub of_all_ns: Option<u64>,
     /// How often the thread gave up the CPU by itself.
     pub given_up: u64,
 }
 
 impl FirstThread {
-    /// For a thread that is not confined yet: it opens files.
+    /// Opens the files of the program's first thread, so the calling thread must not be confined
+    /// yet.
     pub fn new(cost: &FaultCost) -> FirstThread {
         let mut first = FirstThread {
             times: sys::open_of_program("schedstat").unwrap_or(-1),
@@ -62,7 +65,7 @@ impl FirstThread {
         first
     }
 
-    /// One of which nothing can be known.
+    /// A first thread of which nothing can be known.
     pub fn unknown() -> FirstThread {
         FirstThread {
             times: -1,
@@ -75,15 +78,15 @@ impl FirstThread {
         }
     }
 
-    /// For how long it was held up since the last look besides `waited_ns`, which the program's
-    /// threads waited for service, ns. `now` has the first three times.
+    /// How long the thread was held up since the last look, ns. `waited_ns`, which the program's
+    /// threads waited for service, is not part of it. `now` has the first three times.
     pub fn held_up_ns(&mut self, cost: &FaultCost, waited_ns: u64, now: Times) -> u64 {
         let Some((ran_ns, ready_ns)) = sys::ran_and_waited_ns(self.times) else { return 0 };
         let elapsed_ns = now.at_ns.saturating_sub(self.last.at_ns);
         // Reading what the machine did costs more the more CPUs it has.
         let is_contended = ready_ns.saturating_sub(self.last.ready_ns) > elapsed_ns / CONTENDED;
         let of_all_ns = if is_contended { sys::busy_ns(self.machine) } else { None };
-        // Nothing follows from it at other looks, and the file is a long one.
+        // Other looks do not need it, and the file is a long one.
         let is_judged = now.at_ns.saturating_sub(self.judged_ns) >= JUDGED_EVERY_NS;
         let sleeps = cost.sleeps();
         let told = if is_judged || !sleeps { sys::times_given_up(self.status) } else { None };
@@ -97,7 +100,7 @@ impl FirstThread {
         let mut held_up_ns = now.kept_from_cpu_ns(&then);
         if !sleeps {
             let longest_ns = (given_up - then.given_up.min(given_up)) * cost.longest_wait_ns();
-            held_up_ns += self.unseen(now.slept_ns(&then), waited_ns).min(longest_ns);
+            held_up_ns += self.unaccounted_sleep_ns(now.slept_ns(&then), waited_ns).min(longest_ns);
         }
         held_up_ns
     }
@@ -107,8 +110,8 @@ impl FirstThread {
         self.last.of_all_ns.or_else(|| sys::busy_ns(self.machine))
     }
 
-    /// How much longer it slept than it waited for service.
-    fn unseen(&mut self, slept_ns: u64, waited_ns: u64) -> u64 {
+    /// How much longer the thread slept than it waited for service, ns.
+    fn unaccounted_sleep_ns(&mut self, slept_ns: u64, waited_ns: u64) -> u64 {
         let owed_ns = self.owed_ns + waited_ns;
         self.owed_ns = owed_ns.saturating_sub(slept_ns);
         slept_ns.saturating_sub(owed_ns)
@@ -122,8 +125,8 @@ impl Times {
         since(|all| all.at_ns).saturating_sub(since(|all| all.ran_ns) + since(|all| all.ready_ns))
     }
 
-    /// How much of the time that it waited for a CPU since `then` is Terrace's: as much of it as
-    /// Terrace had of the CPU time that others than this thread had.
+    /// How much of the thread's wait for a CPU since `then` is Terrace's, ns. The part is the one
+    /// that Terrace had of all CPU time but this thread's.
     fn kept_from_cpu_ns(&self, then: &Times) -> u64 {
         let since = |of: fn(&Times) -> u64| of(self).saturating_sub(of(then));
         let of_terrace_ns = since(|all| all.of_terrace_ns);
@@ -162,7 +165,7 @@ mod tests {
         };
         // Terrace had 300, other programs 600, and another thread of this one 100.
         assert_eq!(kept(400, 300, Some(1_600)), 120);
-        // Nobody looked at the others, or what is told of them is too coarse.
+        // The others were not looked at, or what is told of them is too coarse.
         assert_eq!(kept(400, 300, None), 300);
         assert_eq!(kept(400, 300, Some(900)), 300);
         assert_eq!((kept(400, 0, Some(1_600)), kept(0, 300, Some(1_600))), (0, 0));
@@ -172,9 +175,9 @@ mod tests {
     #[test]
     fn what_was_told_to_be_waited_too_early_is_not_told_twice() {
         let mut first = FirstThread::unknown();
-        assert_eq!(first.unseen(1_000, 700), 300);
+        assert_eq!(first.unaccounted_sleep_ns(1_000, 700), 300);
         // A thread that runs was last seen to run a while ago.
-        assert_eq!(first.unseen(100, 500), 0);
-        assert_eq!(first.unseen(500, 50), 50);
+        assert_eq!(first.unaccounted_sleep_ns(100, 500), 0);
+        assert_eq!(first.unaccounted_sleep_ns(500, 50), 50);
     }
 }

@@ -1,5 +1,5 @@
-//! What a process says of itself, and when it stops evicting: a promise that does not hold, a call
-//! that the kernel refuses.
+//! Reports of a process about itself, and the end of its evictions: an internal check failed, or
+//! the kernel refuses a call.
 
 use crate::pages::mm::Mm;
 use std::sync::atomic::{AtomicBool, Ordering::*};
@@ -23,15 +23,15 @@ impl Mm {
     }
 
     /// Leaves a note for the report, unless there is one already.
-    pub(crate) fn remark(&self, note: &str) {
+    pub(crate) fn set_note_if_empty(&self, note: &str) {
         if let Some(page) = self.stats().filter(|page| stats::get_text(&page.note).is_empty()) {
             stats::set_text(&page.note, note);
             self.publish_stats();
         }
     }
 
-    /// Nothing more may be evicted: an internal check failed, or the program is about to forbid us
-    /// our system calls.
+    /// Stops eviction for good: an internal check failed, a call that is needed was refused, or the
+    /// pager retires. `why` is a sentence for the user.
     pub fn freeze(&self, why: &str) {
         if !self.frozen.swap(true, AcqRel) {
             self.say(State::Frozen, why);
@@ -54,12 +54,13 @@ impl Mm {
         }
     }
 
-    /// A page could not be stored: it stays in DRAM.
+    /// Warns that a page could not be stored: it stays in DRAM.
     pub(crate) fn no_room(&self, error: &PoolError) {
         self.warn_once(&self.warned.no_room, &format!("pages stay in DRAM: {error}"));
     }
 
-    /// Going on would hand the program wrong bytes: the one case in which we end it.
+    /// Ends the program, which would get wrong bytes if it went on. Terrace ends it in no other
+    /// case.
     pub(crate) fn end_program(&self, why: &str) -> ! {
         sys::complain(&format!("{why}. Ending the program rather than giving it wrong data"));
         self.frozen.store(true, Release);
@@ -71,18 +72,19 @@ impl Mm {
         // page is ended by this alone.
         let program = self.descriptors.program.load(Acquire);
         sys::signal_process(program, libc::SIGKILL);
-        // Where it may not be ended, who waits for the page goes on waiting.
+        // Where it may not be ended, threads that wait for the page go on waiting.
         loop {
             sys::sleep(Duration::from_secs(3600));
         }
     }
 
-    /// See [`Mm::freeze`].
+    /// Whether eviction has stopped for good: see [`Mm::freeze`].
     pub fn is_frozen(&self) -> bool {
         self.frozen.load(Acquire)
     }
 
-    /// Latches *frozen* if an internal promise does not hold, and hands the answer back.
+    /// Freezes this process if an internal promise does not hold, and returns `holds`. A debug
+    /// build panics instead.
     pub(crate) fn check(&self, holds: bool, promise: &str) -> bool {
         if !holds {
             debug_assert!(holds, "{promise}");
@@ -96,22 +98,23 @@ impl Mm {
         self.stats_file().map(|file| &file.page)
     }
 
-    /// Samples of where the program waits for memory, if somebody takes them.
+    /// The ring of samples that `terrace run` writes, if there is a statistics page.
     pub(crate) fn samples(&self) -> Option<&SampleRing> {
         self.stats_file().map(|file| &file.samples)
     }
 
-    /// Where threads write when a timer interrupts them.
+    /// The ring into which threads write when a timer interrupts them, if there is a statistics
+    /// page.
     pub(crate) fn interrupts(&self) -> Option<&InterruptRing> {
         self.stats_file().map(|file| &file.interrupts)
     }
 
-    /// Where moves are listed.
+    /// The ring in which moves are listed, if there is a statistics page.
     pub(crate) fn move_ring(&self) -> Option<&Ring<MOVE_SLOTS, MOVE_WORDS>> {
         self.stats_file().map(|file| &file.moves)
     }
 
-    /// Where windows of the placement model are told of.
+    /// The ring for windows of the placement model, if there is a statistics page.
     pub(crate) fn window_ring(&self) -> Option<&Ring<ROW_SLOTS, ROW_WORDS>> {
         self.stats_file().map(|file| &file.windows)
     }

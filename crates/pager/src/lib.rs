@@ -1,12 +1,13 @@
 //! Moves the pages of this process between DRAM and tiers.
 //!
-//! A page is evicted with UFFDIO_MOVE (out of the page table in one atomic step), is compressed, and
-//! refaults through a userfaultfd. [`word`] has the states of a page; `pages::mm` all that is known
-//! of them; `fault` restores, `evict` and `mover` the way out; [`memory`] what the program does to
-//! its mappings; [`pager`] processes and threads; [`fork`] forking.
+//! A page is evicted with UFFDIO_MOVE (out of the page table in one atomic step), is compressed,
+//! and refaults through a userfaultfd. [`word`] has the states of a page, and `pages::mm` all that
+//! is known of a process's memory. `fault` restores pages; `evict` and `mover` evict them.
+//! [`memory`] handles what the program does to its mappings, [`pager`] processes and threads, and
+//! [`fork`] forks.
 //!
-//! Promises: no byte is lost or stale; no thread of the program ever waits for one of ours that
-//! waits for it; whatever is missing, the program runs on.
+//! Promises: no byte is lost or stale. No thread of the program ever waits for one of ours that
+//! waits for it. Whatever is missing, the program runs on.
 
 mod copy_evicted;
 mod counters;
@@ -33,9 +34,9 @@ pub mod trace;
 #[cfg(test)]
 mod verify_test;
 
-pub use pager::{Figures, Pager, TierFigures};
+pub use pager::{Pager, PagerStats, PagerTierStats};
 pub use pages::mm::{Host, Mm, Mode};
 pub use pages::{lock, ranges, table, word};
-pub use terrace_policy::victims::Expectation;
+pub use terrace_policy::eviction::victims::Expectation;
 pub use threads::fork;
 pub use threads::timers::is_own_thread;

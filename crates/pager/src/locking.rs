@@ -1,9 +1,9 @@
 //! `mlockall`: the program's memory is locked, and counts against its limit (RLIMIT_MEMLOCK). The
-//! library's own does neither.
+//! library's own memory is not locked and does not count.
 //!
-//! The kernel compares all that is mapped with the limit, and then locks all of it. So where it
-//! refuses, and what the program itself has is within the limit, the program's mappings are locked
-//! one by one; and where it agrees, what is the library's is unlocked again. The program's own are
+//! The kernel compares all that is mapped with the limit, and then locks all of it. Where it
+//! refuses although the program's own memory is within the limit, the program's mappings are locked
+//! one by one. Where it agrees, the library's memory is unlocked again. The program's own memory is
 //! its mappings outside of the library's ranges ([`terrace_os::space`]), and what the allocator has
 //! handed out to it, which is managed.
 //!
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering::*};
 use terrace_os::space::{self, LOCKS_NEW_MAPPINGS};
 use terrace_os::{self as sys, Errno, PAGE};
 
-/// The program asked for MCL_ONFAULT with it.
+/// Whether the program asked for MCL_ONFAULT with its last `mlockall`.
 static ONLY_ON_FAULT: AtomicBool = AtomicBool::new(false);
 
 fn set_future(flags: i32) {
@@ -23,15 +23,15 @@ fn set_future(flags: i32) {
     LOCKS_NEW_MAPPINGS.store(flags & libc::MCL_FUTURE != 0, Relaxed);
 }
 
-/// What is locked stays so; what comes is not locked any more: after `munlockall`, and in a forked
-/// child. Before a filter of the program's, which may not allow to lock: from then on the kernel's
-/// way must do, and the part of the heap that was reserved before stays unlocked.
+/// Ends the locking of new memory; what is locked stays so. Called after `munlockall`, in a forked
+/// child, and before a filter of the program's, which may not allow to lock. From then on the
+/// kernel's way must do, and the part of the heap that was reserved before stays unlocked.
 pub fn forget_future() {
     set_future(0);
 }
 
-/// The heap is about to hand this out for the first time: locked, if the program wants that. Fails
-/// where that is beyond the program's limit.
+/// Locks memory that the heap is about to hand out for the first time, if the program wants that.
+/// Fails where that is beyond the program's limit.
 pub fn lock_new_heap(start: usize, end: usize) -> Result<(), Errno> {
     if !LOCKS_NEW_MAPPINGS.load(Relaxed) {
         return Ok(());
@@ -41,7 +41,8 @@ pub fn lock_new_heap(start: usize, end: usize) -> Result<(), Errno> {
 }
 
 impl Pager {
-    /// `mlockall`; `act` makes the kernel's call.
+    /// Carries out the program's `mlockall`; `act` makes the kernel's call with the flags that it
+    /// is given.
     pub fn lock_all(
         &self,
         flags: i32,
@@ -55,7 +56,7 @@ impl Pager {
             let before = LOCKS_NEW_MAPPINGS.load(Relaxed);
             let result = match act(flags) {
                 Err(Errno::ENOMEM) if flags & libc::MCL_CURRENT != 0 => {
-                    self.lock_what_is_the_programs(flags, before, act)
+                    self.lock_program_mappings(flags, before, act)
                 }
                 result => result,
             };
@@ -64,7 +65,7 @@ impl Pager {
                 let ours = space::ours();
                 for (start, end) in sys::own_mappings() {
                     if is_within(&ours, start) {
-                        self.unlock_but_managed(start, end);
+                        self.unlock_unmanaged(start, end);
                     }
                 }
             }
@@ -72,8 +73,8 @@ impl Pager {
         })
     }
 
-    /// A part of the library's ranges, but for what of it the allocator has handed out.
-    fn unlock_but_managed(&self, start: usize, end: usize) {
+    /// Unlocks a part of the library's ranges, except what the allocator has handed out of it.
+    fn unlock_unmanaged(&self, start: usize, end: usize) {
         let mut from = start;
         for managed in self.ranges.lock().overlapping(start, end) {
             if from < managed.start {
@@ -86,7 +87,7 @@ impl Pager {
         }
     }
 
-    fn lock_what_is_the_programs(
+    fn lock_program_mappings(
         &self,
         flags: i32,
         locked_future: bool,
@@ -100,10 +101,10 @@ impl Pager {
         if flags & libc::MCL_FUTURE != 0 {
             act(flags & !libc::MCL_CURRENT)?;
         } else if locked_future {
-            // Nothing else ends that; what it unlocks is locked again below.
+            // No other call ends MCL_FUTURE; what this one unlocks is locked again below.
             sys::unlock_all_memory();
         }
-        // Without bringing pages first: so an error is the limit's, or comes of a mapping that has
+        // First without populating pages, so that an error means the limit, or a mapping that has
         // gone.
         for (start, end) in &own {
             if sys::lock_memory(*start, end - start, true).is_err()
@@ -114,7 +115,7 @@ impl Pager {
         }
         if flags & libc::MCL_ONFAULT == 0 {
             for (start, end) in &own {
-                // Of what may not be read nothing comes, as with mlockall.
+                // A mapping that may not be read is not populated, as with mlockall.
                 let _ = sys::lock_memory(*start, end - start, false);
             }
         }

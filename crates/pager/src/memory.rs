@@ -1,8 +1,8 @@
-//! What the program does to its mappings, and what that means for page states. Called by the
-//! interposed `mmap` family and by the allocator's extent hooks, on threads of the program.
+//! Memory calls of the program, and what they mean for page states. Called by the interposed `mmap`
+//! family and by the allocator's extent hooks, on threads of the program.
 //!
 //! Every call that changes a managed range holds the locks of the regions in it, so the mover is
-//! not at work there; faults are served meanwhile. No function here touches managed memory while it
+//! not at work there. Faults are served meanwhile. No function here touches managed memory while it
 //! holds a lock.
 
 use crate::pager::{LEND_STAGING, Pager, TAKE_STAGING};
@@ -13,30 +13,32 @@ use std::sync::atomic::Ordering::*;
 use std::time::Duration;
 use terrace_control::settings::Eviction;
 use terrace_os::{self as sys, Errno, PAGE, SignalsBlocked};
-use terrace_policy::victims::{Expectation, REFAULTS_MAX};
+use terrace_policy::eviction::victims::{Expectation, REFAULTS_MAX};
 use terrace_tiers::Location;
 
 /// Longest wait of an allocation for room. It is the only brake on first touches, which no fault
-/// tells us of.
+/// reports.
 const ALLOCATION_WAIT: Duration = Duration::from_millis(100);
 /// At most this many bytes of an advised range are looked at, to note advice for pages that were
 /// never touched.
 const ADVISED_BYTES: usize = 1 << 30;
-/// So long for allocations of this size and more; for less of those below it.
+/// Allocations of this size and more may wait for [`ALLOCATION_WAIT`]; smaller ones for less of it,
+/// by their size.
 const WAIT_FULL_FROM: usize = 1 << 20;
 /// Allocations below this size never wait.
 const WAIT_FROM: usize = 256 << 10;
 /// How often everything is restored in vain before the companion ends all the same.
 const RETIRE_ROUNDS: usize = 100;
 
-/// Whether the kernel tells of the memory call that is to be made (see [`crate::fault::events`]).
+/// Whether the kernel reports the memory call that is to be made (see [`crate::fault::events`]).
 enum Told {
     Yes,
     No,
 }
 
 impl Pager {
-    /// Takes a new private anonymous mapping under management. `evictable`: readable and writable.
+    /// Takes a new private anonymous mapping under management. `evictable` says whether it is
+    /// readable and writable.
     pub fn manage(&self, start: usize, len: usize, evictable: bool) {
         self.manage_as(start, len, Attributes { evictable, ..Attributes::default() });
     }
@@ -52,11 +54,11 @@ impl Pager {
         }
         for entry in self.table.overlapping(start, start + len) {
             let _region = self.table.lock(&entry);
-            // Removed behind our back (by a system call made without the C library): what was out
-            // is nobody's now.
+            // An earlier mapping was removed past the C library: its evicted pages have no owner
+            // now.
             self.drop_pages(&[entry], start, start + len);
         }
-        self.is_mapped_again(start, start + len);
+        self.cancel_unmapped(start, start + len);
         self.ranges.lock().insert(
             start,
             start + len,
@@ -65,20 +67,20 @@ impl Pager {
         self.count_committed(if attributes.evictable { len as isize } else { 0 });
     }
 
-    /// What is touched first in a range of ours comes from the far node as long as that has room,
-    /// if there is one; as does what comes back there from lower tiers. Where that is refused,
-    /// it comes from DRAM, as all else does.
+    /// Lets first touches of a range of ours take memory of the far node, as long as that has room.
+    /// So do pages that come back there from lower tiers. Without a far node, or where that is
+    /// refused, they take DRAM, as all else does.
     pub fn begin_far(&self, start: usize, len: usize) {
         if let Some((_, node)) = self.far().filter(|_| self.moves() && !self.is_retired()) {
-            // A filter may end who asks.
+            // A filter may end a process that asks.
             if !sys::is_filtered() {
                 let _ = sys::prefer_node(start, len, node.number());
             }
         }
     }
 
-    /// The program says how a range will be used. Of pages it is remembered for as long as they
-    /// stay; of whole regions until it says otherwise.
+    /// Notes how the program says that a range will be used. For a page this lasts as long as it
+    /// stays; for whole regions until the program says otherwise.
     pub fn advise(&self, start: usize, len: usize, expected: Option<Expectation>) {
         let (start, end) = whole_pages(start, len);
         let refaults = expected.map(|expected| match expected {
@@ -94,7 +96,7 @@ impl Pager {
                         && !found.is_incompressible()
                         && !found.is_on_probation();
                     if found.is(State::Resident) && is_plain {
-                        // Changed meanwhile: then it is known better.
+                        // A word that was changed meanwhile knows better.
                         let _ =
                             entry.word(address).transition(found, found.with_refaults(refaults));
                     }
@@ -107,8 +109,8 @@ impl Pager {
         });
     }
 
-    /// Makes records of what is managed, so that something can be noted of pages that were never
-    /// touched. Not of all of a large reservation: the table is for what is used.
+    /// Makes records of managed regions, so that advice can be noted for pages that were never
+    /// touched. Of a large range only the first [`ADVISED_BYTES`]: the table is for what is used.
     fn make_records(&self, start: usize, end: usize) {
         if self.mode() == crate::Mode::Off {
             return;
@@ -125,8 +127,8 @@ impl Pager {
         }
     }
 
-    /// The pages of a range stay in DRAM, where they are brought, until it is not `pinned` any
-    /// more. Of what is not managed nothing is known.
+    /// Brings the pages of a range back and keeps them in DRAM, until it is not `pinned` any more.
+    /// For what is not managed, nothing is done.
     pub fn pin(&self, start: usize, len: usize, pinned: bool) {
         let (start, end) = whole_pages(start, len);
         self.with_regions(start, end - start, Told::No, |entries| {
@@ -152,9 +154,9 @@ impl Pager {
         self.ranges.lock().overlaps(start, start.saturating_add(len))
     }
 
-    /// The program gives up the contents of a range (MADV_DONTNEED, MADV_FREE, an allocator's
-    /// purge): `act` tells the kernel, part by part in the order of addresses, and what that does
-    /// not refuse goes from the stores too. Its result is handed back.
+    /// Discards the contents of a range, which the program gives up (MADV_DONTNEED, MADV_FREE, an
+    /// allocator's purge). `act` tells the kernel, part by part in the order of addresses. What it
+    /// does not refuse goes from the stores too. The result of `act` is handed back.
     ///
     /// `act` reaches each page that is in the page table once at most. As soon as a page reads as
     /// zeros, another thread may write to it, and what it writes must stay. So no fault may bring
@@ -174,7 +176,7 @@ impl Pager {
                 for entry in
                     entries.iter().filter(|entry| entry.is_huge() && covers(start, end, entry))
                 {
-                    // Where that failed before, the kernel would give new ones.
+                    // Where that failed before, the kernel would make new huge pages.
                     // SAFETY: changes no contents.
                     let _ = unsafe {
                         sys::advise(entry.region.address(), REGION, libc::MADV_NOHUGEPAGE)
@@ -187,7 +189,7 @@ impl Pager {
         })
     }
 
-    /// Pages that a probe has staged come back before their range is discarded: a claim on one
+    /// Restores pages that a probe has staged, before their range is discarded: a claim on one
     /// could not be given back. The regions are locked, so no more are staged.
     fn restore_staged(&self, entries: &[Entry], start: usize, end: usize) {
         for entry in entries {
@@ -201,8 +203,8 @@ impl Pager {
         }
     }
 
-    /// Discards `start..end`: each region of which something is stored by itself, and what lies
-    /// between them at once.
+    /// Discards `start..end`. Each region with stored pages is a part of its own; what lies between
+    /// them is discarded at once.
     fn discard_in_parts<R>(
         &self,
         entries: &[Entry],
@@ -238,7 +240,7 @@ impl Pager {
         done.filter(|_| !has_holes).ok_or(Errno::ENOMEM)
     }
 
-    /// [`Pager::discard`] for `start..end` in one region.
+    /// Does [`Pager::discard`] for `start..end`, which lies in one region.
     fn discard_in_region<R>(
         &self,
         entry: &Entry,
@@ -260,8 +262,8 @@ impl Pager {
                 .filter(is_kept)
                 .for_each(|address| self.drop_copy(entry, address, Snapshot(0)));
         }
-        // The kernel refuses (locked memory, say) when it comes to the first page in question: up
-        // to there it is done.
+        // The kernel stops at the first page that it refuses (locked memory, say): up to there it
+        // is done.
         let until = if done {
             end
         } else if claimed.is_empty() {
@@ -279,9 +281,9 @@ impl Pager {
         result
     }
 
-    /// Claims a page of which only the stored bytes are left, and waits for whoever is bringing it
-    /// back. True if it is ours now: until [`Pager::end_claim`], faults on it wait. Its region is
-    /// locked.
+    /// Claims a page of which only the stored bytes are left, after a wait for a thread that is
+    /// bringing it back. True if it is claimed: until [`Pager::end_claim`], faults on it wait. Its
+    /// region is locked.
     fn claim_stored(&self, entry: &Entry, address: usize) -> bool {
         let word = entry.word(address);
         loop {
@@ -294,7 +296,7 @@ impl Pager {
                         return true;
                     }
                 }
-                // Brought back before ([`Pager::restore_staged`]). Without a keeper nobody would.
+                // Brought back before ([`Pager::restore_staged`]), unless there is no keeper.
                 Some(State::Staged) => {
                     let _ = word.transition(found, Snapshot(0));
                 }
@@ -325,8 +327,8 @@ impl Pager {
         );
     }
 
-    /// The program replaces or removes a mapping: `act` does it and says whether it worked. If so
-    /// the range is no longer managed, and nothing of it is kept.
+    /// Unmaps a range for the program, which replaces or removes a mapping: `act` does it and says
+    /// whether it worked. If so the range is no longer managed, and nothing of it is kept.
     pub fn unmap<R>(
         &self,
         start: usize,
@@ -352,8 +354,8 @@ impl Pager {
         })
     }
 
-    /// Something is mapped in a range that is not to be managed. What was managed there has gone
-    /// past us, and nothing of it is kept.
+    /// Forgets a range in which something is mapped that is not to be managed. What was managed
+    /// there was removed past the C library, and nothing of it is kept.
     pub fn forget(&self, start: usize, len: usize) {
         self.forget_where(start, len, true, || true);
     }
@@ -370,7 +372,7 @@ impl Pager {
         let end = start + len;
         self.with_regions(start, len, Told::No, |entries| {
             if is_gone() {
-                // What was never registered since it was mapped has come there later.
+                // Unless `all` is set, what was never registered stays: it was mapped there later.
                 let mut ranges = self.ranges.lock();
                 let stale: Vec<Range> = ranges
                     .overlapping(start, end)
@@ -389,8 +391,8 @@ impl Pager {
         });
     }
 
-    /// In the mover, outside the gate: what was unmapped past us is forgotten, unless something is
-    /// registered there again.
+    /// Forgets what was unmapped past the C library, unless something is registered there again.
+    /// Called in the mover, outside the gate.
     pub(crate) fn forget_unmapped(&self) {
         if self.faults.events.unmapped.try_lock().is_none_or(|unmapped| unmapped.is_empty()) {
             return;
@@ -404,10 +406,9 @@ impl Pager {
         }
     }
 
-    /// The program moves or resizes a mapping, or does something to it that evicted pages would not
-    /// survive: everything is restored, then `act` does it. On success the old range is no
-    /// longer managed: what was managed of it is handed back, for the caller to manage what
-    /// came of it.
+    /// Restores everything in a range, then lets `act` move or resize the mapping, or do what
+    /// evicted pages would not survive. On success the old range is no longer managed. What was
+    /// managed of it is handed back, for the caller to manage what came of it.
     pub fn restore_then<R>(
         &self,
         start: usize,
@@ -436,8 +437,8 @@ impl Pager {
                 Ok(done) => {
                     self.forget_swapped(entries, start, end);
                     self.uncount(&pieces);
-                    // What could not be split stays in DRAM: where it is now, nobody knows that it
-                    // is huge.
+                    // A huge page that could not be split stays in DRAM: at its new address it is
+                    // not known to be huge.
                     for entry in entries.iter().filter(|entry| entry.is_huge()) {
                         pieces.retain(|piece| {
                             piece.end <= entry.region.address()
@@ -455,8 +456,7 @@ impl Pager {
         })
     }
 
-    /// Like [`Pager::restore_then`] with nothing to do: the range stays in DRAM from now on.
-    /// Returns what was managed of it.
+    /// Restores a range, which stays in DRAM from now on. Returns what was managed of it.
     pub fn unmanage(&self, start: usize, len: usize) -> Vec<Range> {
         self.restore_then(start, len, || Ok(())).map_or(Vec::new(), |((), pieces)| pieces)
     }
@@ -468,23 +468,25 @@ impl Pager {
         }
     }
 
-    /// What is managed in `start..end`, in the order of addresses.
+    /// The managed pieces of `start..end`, in the order of addresses.
     pub fn ranges_within(&self, start: usize, end: usize) -> Vec<Range> {
         let _signals = SignalsBlocked::new();
         let _inside = self.gate.worker();
         self.ranges.lock().overlapping(start, end)
     }
 
-    /// Restores everything, hands all memory back to the kernel and ends our threads: for a program
-    /// that is about to forbid system calls to all its threads.
+    /// Restores everything, hands all memory back to the kernel and ends our threads for good. For
+    /// a program that is about to forbid system calls to all its threads, or in which our threads
+    /// cannot stay for another reason. `why` says which, in a sentence for the user.
     pub fn retire(&self, why: &str) {
         self.freeze(why);
         crate::locking::forget_future();
+        sys::end_rseq();
         let _signals = SignalsBlocked::new();
         // No fork and no start meanwhile: both talk to the threads that end here.
         let _forking = self.fork.forking.lock();
         if self.mode() != crate::Mode::Active && self.mode() != crate::Mode::Observing {
-            self.tell_end_of_measuring();
+            self.publish_end_of_measuring();
             self.mover.retired.store(true, Release);
             self.set_mode(crate::Mode::Failed);
             return;
@@ -501,10 +503,10 @@ impl Pager {
             sys::sleep(Duration::from_millis(1));
         }
         self.publish_last();
-        self.tell_end_of_measuring();
+        self.publish_end_of_measuring();
         self.end_threads();
-        // No process needs to ask any more which one it is.
-        self.faults.events.set_told(false);
+        // No process needs to find out any more whether it is the program.
+        self.faults.events.set_events_enabled(false);
         self.faults.run_tools.close_copies();
         // Nothing is out and nothing will be: a forked child has nothing to start either.
         self.set_mode(crate::Mode::Failed);
@@ -512,19 +514,19 @@ impl Pager {
 
     /// Tells readers of the statistics when measuring ended, so that they do not take the figures
     /// for those of the whole run. Must be called while system calls may still be made.
-    fn tell_end_of_measuring(&self) {
+    fn publish_end_of_measuring(&self) {
         if let Some(page) = self.stats() {
             let _ = page.measured_until_ns.compare_exchange(0, sys::now_ns(), AcqRel, Relaxed);
             self.publish_stats();
         }
     }
 
-    /// Around `mlockall` (`act`): the kernel touches every page of every mapping.
+    /// Runs `act`, which is `mlockall`: the kernel touches every page of every mapping.
     ///
-    /// Staging must not be touched while it is registered (nobody answers there), and must not stay
-    /// locked: the kernel then refuses to move a locked page of the program into it (both sides
-    /// must be alike), which is right, for locked memory is to stay resident. After
-    /// `munlockall` everything is as before.
+    /// Staging must not be touched while it is registered, because no thread answers there. It must
+    /// not stay locked either. The kernel moves a page only where both sides are alike, so it
+    /// refuses to move a locked page of the program into unlocked staging. That is right, for
+    /// locked memory is to stay resident. After `munlockall` everything is as before.
     pub(crate) fn with_staging_lent<R>(&self, act: impl FnOnce() -> R) -> R {
         let _signals = SignalsBlocked::new();
         let _forking = self.fork.forking.lock();
@@ -543,8 +545,8 @@ impl Pager {
         result
     }
 
-    /// The program changes a range's protection: `act` does it. Only what is readable and writable
-    /// is evictable.
+    /// Changes a range's protection for the program: `act` does it. Only what is readable and
+    /// writable is `evictable`.
     pub fn protect<R>(
         &self,
         start: usize,
@@ -561,9 +563,8 @@ impl Pager {
         })
     }
 
-    /// The program says whether a forked child is to have a range (MADV_DOFORK) or not
-    /// (MADV_DONTFORK): `act` tells the kernel. Managed memory stays managed, and is forgotten in a
-    /// child (`fork.rs`).
+    /// Notes whether a forked child is to have a range (MADV_DOFORK) or not (MADV_DONTFORK): `act`
+    /// tells the kernel. Managed memory stays managed, and is forgotten in a child (`fork.rs`).
     pub fn inherit<R>(
         &self,
         start: usize,
@@ -577,7 +578,7 @@ impl Pager {
             self.unmanage(start, len);
             return act();
         }
-        // A fork waits for what is in the gate: what the kernel has and what is known here change
+        // A fork waits for threads in the gate: what the kernel has and what is known here change
         // as one.
         let result = self.with_regions(start, len, Told::No, |_| {
             let result = act();
@@ -596,15 +597,16 @@ impl Pager {
         result
     }
 
-    /// What is registered and inherited in `start..end`: only a fork that is prepared may hand it
-    /// on.
+    /// The ranges in `start..end` that are registered and inherited: only a fork that is prepared
+    /// may hand them on.
     fn registered_and_inherited(&self, start: usize, end: usize) -> Vec<Range> {
         let mut ranges = self.ranges.lock().overlapping(start, end);
         ranges.retain(|range| range.attributes.registered && !range.attributes.absent_in_child);
         ranges
     }
 
-    /// See [`sys::keep_from_children`].
+    /// Keeps registered ranges in `start..end` from forked children: see
+    /// [`sys::keep_from_children`].
     pub(crate) fn keep_registered_from_children(&self, start: usize, end: usize) {
         for range in self.registered_and_inherited(start, end) {
             sys::keep_from_children(range.start, range.end - range.start);
@@ -619,9 +621,9 @@ impl Pager {
         }
     }
 
-    /// In a forked child, before anything is started: what its parent had and it has not is managed
-    /// no longer. Its stored pages are for [`Pager::drop_absent`]. Only where nothing is mapped:
-    /// the program may have taken its advice back by an instruction of its own.
+    /// Takes out of the managed ranges what a forked child did not inherit, before anything is
+    /// started. Its stored pages are for [`Pager::drop_absent`]. A range counts only where nothing
+    /// is mapped: the program may have taken its advice back past the C library.
     pub(crate) fn take_absent(&self) -> Vec<Range> {
         let mut ranges = self.ranges.lock();
         let mut absent = ranges.all();
@@ -637,9 +639,9 @@ impl Pager {
         absent
     }
 
-    /// In a forked child, as soon as stores can be used and before anything is started: drops the
-    /// child's copies of pages that it did not get. Its only thread does it, so no lock of a region
-    /// is needed.
+    /// Drops a forked child's stored pages of ranges that it did not inherit. Called as soon as
+    /// stores can be used and before anything is started. The child has one thread, so no lock of a
+    /// region is needed.
     pub(crate) fn drop_absent(&self, absent: &[Range]) {
         for range in absent {
             let entries: Vec<Entry> = self.table.overlapping(range.start, range.end).collect();
@@ -649,8 +651,8 @@ impl Pager {
         }
     }
 
-    /// Brings a part of managed memory back and keeps it in DRAM from now on, with the pages that
-    /// it lies in: for what the kernel itself changes at moments when it does not wait for a
+    /// Brings a part of managed memory back, with the pages that it lies in, and keeps it in DRAM
+    /// from now on. For what the kernel itself changes at moments when it does not wait for a
     /// handler. The kernel's mappings stay as they are.
     pub fn pin_for_kernel(&self, start: usize, len: usize) {
         let (start, end) = whole_pages(start, len);
@@ -678,8 +680,8 @@ impl Pager {
         }
     }
 
-    /// Runs `f` with the locks of the range's regions that have a record, in address order, and
-    /// keeps the mover out of the others too ([`crate::pages::table`] says how). Before
+    /// Runs `f` with the locked regions of a range that have a record, in address order. Keeps the
+    /// mover out of the others too ([`crate::pages::table`] says how). Before
     /// [`crate::Mode::Starting`] there is no mover (see `Pager::start`).
     fn with_regions<R>(
         &self,
@@ -689,14 +691,14 @@ impl Pager {
         f: impl FnOnce(&[Entry]) -> R,
     ) -> R {
         self.with_regions_as_they_are(start, len, told, |entries| {
-            // Cut, a huge page is harder to split.
+            // A huge page that is cut is harder to split.
             self.split(entries.iter().filter(|entry| !covers(start, start + len, entry)));
             f(entries)
         })
     }
 
-    /// Runs `f` with the regions of a range, for a call that changes no mapping, so huge pages are
-    /// not split.
+    /// Runs `f` with the locked regions of a range, for a call that changes no mapping, so huge
+    /// pages are not split.
     fn with_regions_as_they_are<R>(
         &self,
         start: usize,
@@ -718,7 +720,7 @@ impl Pager {
                 return f(&entries);
             }
             let _change = self.table.change(start, start + len);
-            // Others may have been made, and managed, before it was announced.
+            // More records may have been made, and ranges managed, before it was announced.
             let managed = self.ranges.lock().overlapping(start, start + len);
             let (entries, _) = self.regions_of(&managed);
             let _locks: Vec<_> = entries.iter().map(|entry| entry.region.lock.lock()).collect();
@@ -726,8 +728,7 @@ impl Pager {
         }
     }
 
-    /// The regions of some ranges that have a record, and whether those are all to which the mover
-    /// can get.
+    /// The regions of `ranges` that have a record, and whether the mover can get to no other.
     fn regions_of(&self, ranges: &[Range]) -> (Vec<Entry<'_>>, bool) {
         let (mut entries, mut complete): (Vec<Entry>, bool) = (Vec::new(), true);
         for range in ranges {
@@ -744,8 +745,8 @@ impl Pager {
         (entries, complete)
     }
 
-    /// Has the huge pages among these regions, which are locked, split as far as they can be: the
-    /// page map, which tells of them, is among our threads' descriptors.
+    /// Has the keeper split the huge pages among these regions, which are locked, as far as they
+    /// can be. The page map, which tells of them, is among the companion's descriptors.
     fn split<'e>(&self, entries: impl Iterator<Item = &'e Entry<'e>>) {
         for base in entries.filter(|entry| entry.is_huge()).map(|entry| entry.region.address()) {
             self.split_range(base, base + REGION);
@@ -756,7 +757,7 @@ impl Pager {
         pages_within(entry, start, end).any(|address| !entry.word(address).load().is_present())
     }
 
-    /// Forgets every page of `start..end` that is not in the page table, and every copy. The
+    /// Forgets every page of `start..end` that is not in the page table, and every clean copy. The
     /// regions are locked.
     fn drop_pages(&self, entries: &[Entry], start: usize, end: usize) {
         for entry in entries {
@@ -790,7 +791,7 @@ impl Pager {
     }
 }
 
-/// Some pages of one region.
+/// A set of pages of one region.
 #[derive(Default)]
 struct Pages([u64; REGION_PAGES / 64]);
 
@@ -804,21 +805,21 @@ impl Pages {
         self.0 == [0; REGION_PAGES / 64]
     }
 
-    /// Their addresses, in order.
+    /// The addresses of the pages, in order.
     fn of<'a>(&'a self, entry: &'a Entry) -> impl Iterator<Item = usize> + 'a {
         let pages = (0..REGION_PAGES).filter(|page| self.0[page / 64] >> (page % 64) & 1 != 0);
         pages.map(|page| entry.region.address() + page * PAGE)
     }
 }
 
-/// Whether the kernel discarded a range. ENOMEM means: but for holes in it.
+/// Whether the kernel discarded a range. ENOMEM means that it did, but for holes in it.
 fn is_done<R>(result: &Result<R, Errno>) -> bool {
     matches!(result, Ok(_) | Err(Errno::ENOMEM))
 }
 
 /// The first page of `start..end` that lies in locked memory, or in other memory of which the
-/// kernel discards nothing: it refuses MADV_COLD there as well, which changes no contents. `start`
-/// where it refuses nothing: then nobody knows.
+/// kernel discards nothing. It refuses MADV_COLD there as well, which changes no contents. `start`
+/// where it refuses nothing: then the page is not known.
 fn first_locked(start: usize, end: usize) -> usize {
     // SAFETY: changes no contents.
     let refuses =
@@ -835,7 +836,7 @@ fn first_locked(start: usize, end: usize) -> usize {
     known
 }
 
-/// The pages that a range lies in.
+/// The bounds of the pages that a range lies in.
 fn whole_pages(start: usize, len: usize) -> (usize, usize) {
     (
         start / PAGE * PAGE,
@@ -851,8 +852,7 @@ fn covers(start: usize, end: usize, entry: &Entry) -> bool {
     start <= entry.region.address() && entry.region.address() + REGION <= end
 }
 
-/// The contents of a range are gone or elsewhere, and with them its huge pages. Its regions are
-/// locked.
+/// Forgets the huge pages of a range whose contents are gone or elsewhere. Its regions are locked.
 fn forget_huge(entries: &[Entry], start: usize, end: usize) {
     entries
         .iter()

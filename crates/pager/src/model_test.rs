@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering::*};
 use std::sync::{OnceLock, PoisonError, RwLock, RwLockReadGuard};
 use terrace_control::settings::{Dram, Settings};
 use terrace_os::{self as sys, PAGE};
-use terrace_policy::victims::PRESSURE_MAX;
+use terrace_policy::eviction::victims::PRESSURE_MAX;
 
 /// Written to while a child lives that shares this process's pages.
 static FORKS: RwLock<()> = RwLock::new(());

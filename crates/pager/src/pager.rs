@@ -2,9 +2,9 @@
 //!
 //! Nothing runs until the program holds enough memory to be worth it (see `count_committed`). Then
 //! the *companion* is made ([`crate::threads::companion`]), a process that shares the program's
-//! memory. Its first thread, the *keeper*, opens what is needed and makes the others: one *handler*
-//! for each userfaultfd, the *mover*, and a *watcher* that ends the companion with the program.
-//! None of these threads touches or allocates managed memory, ever.
+//! memory. Its first thread, the *keeper*, opens what is needed and makes the others. These are one
+//! *handler* for each userfaultfd, the *mover*, and a *watcher* that ends the companion with the
+//! program. None of these threads touches or allocates managed memory, ever.
 
 use crate::counters::Account;
 use crate::fault::buffers::Tools;
@@ -21,7 +21,7 @@ use crate::pages::shards::{SHARD_SHIFT, SHARDS_MAX};
 use crate::pages::staging::{STAGING_PAGES, Staging};
 use crate::pages::table::Table;
 use crate::proc_files::first_number;
-use crate::stats_line::StatsLine;
+use crate::stats_line::StatsMappings;
 use crate::threads::fork_notes::ForkState;
 use crate::threads::stacks::Companion;
 use crate::threads::timer_thread::TimerThread;
@@ -40,46 +40,46 @@ use terrace_tiers::{
     parse_tiers,
 };
 
-/// See [`Pager::figures`].
+/// Figures of a program that has the pager linked in: see [`Pager::figures`].
 #[derive(Clone, Debug)]
-pub struct Figures {
-    /// The limit for managed memory in DRAM, by what is touched now.
+pub struct PagerStats {
+    /// The budget for managed memory in DRAM, bytes, by what is touched now.
     pub budget_bytes: u64,
     /// For how long threads have waited for memory so far, ns.
     pub stall_ns: u64,
-    /// How much time the program lost by that, ns.
+    /// How much time the program lost by these waits, ns.
     pub lost_ns: u64,
-    /// Managed memory that was touched, in DRAM or not.
+    /// Bytes of managed memory that were touched, in DRAM or not.
     pub touched_bytes: u64,
     /// The tiers below DRAM.
-    pub tiers: Vec<TierFigures>,
+    pub tiers: Vec<PagerTierStats>,
 }
 
 /// The figures of one tier.
 #[derive(Clone, Debug)]
-pub struct TierFigures {
-    /// As in `--tiers`.
+pub struct PagerTierStats {
+    /// The tier's name, as in `--tiers`.
     pub name: String,
-    /// Pages that are there.
+    /// Pages in the tier.
     pub pages: u64,
-    /// Their bytes there.
+    /// Bytes that these pages take in the tier.
     pub stored_bytes: u64,
-    /// Pages that were brought back.
+    /// Pages that were brought back from the tier.
     pub faults: u64,
     /// 99th percentile of the time that a restore took, ns.
     pub restore_p99_ns: u64,
 }
 
-/// So much of the pool's range is reserved from the start: see [`terrace_os::space`].
+/// Bytes of the pool's range that are reserved from the start: see [`terrace_os::space`].
 const POOL_RESERVED: usize = 128 << 20;
 
-/// The pager. One a process, never freed.
+/// The pager: one in each process, never freed.
 pub struct Pager {
-    /// What threads of Terrace's need to move pages. A pager has all of it as its own.
+    /// The state that Terrace's threads need to move pages. A pager derefs to it.
     pub(crate) mm: Mm,
     pub(crate) companion: Companion,
     pub(crate) timers: TimerThread,
-    /// The keeper restores.
+    /// Requests to the keeper.
     pub(crate) service: RangeRequest,
 }
 
@@ -91,14 +91,15 @@ impl Deref for Pager {
     }
 }
 
-/// A request to the keeper: hand the range back to the kernel.
+/// A request to the keeper: unregister the range, so that the kernel serves its faults again.
 const UNREGISTER: u32 = 2;
-/// Requests to the keeper: lend the staging area to the kernel, and take it back.
+/// A request to the keeper: lend the staging area to the kernel.
 pub(crate) const LEND_STAGING: u32 = 3;
+/// A request to the keeper: take the staging area back from the kernel.
 pub(crate) const TAKE_STAGING: u32 = 4;
-/// Requests to the keeper: prepare the files of file tiers for a child that is about to be forked,
-/// and end that once it is forked.
+/// A request to the keeper: prepare the files of file tiers for a child that is about to be forked.
 pub(crate) const SHARE_FILES: u32 = 5;
+/// A request to the keeper: end what [`SHARE_FILES`] began, once the child is forked.
 pub(crate) const FILES_SHARED: u32 = 6;
 /// A request to the keeper: split huge pages.
 const SPLIT: u32 = 8;
@@ -166,7 +167,7 @@ impl Pager {
             table,
             ranges: Lock::new(Ranges::default()),
             gate: Gate::default(),
-            stats: StatsLine::default(),
+            stats: StatsMappings::default(),
             descriptors: Descriptors::default(),
             mover: MoverControl::default(),
             probation: Probation::default(),
@@ -186,8 +187,8 @@ impl Pager {
         };
         let pager: &'static Pager = Box::leak(Box::new(pager));
         pager.open_stats(false);
-        // Two that move the same pages would undo each other's moves. (A filter may end who asks
-        // for that: then so be it.)
+        // Two that move the same pages would undo each other's moves. With a filter it is left so:
+        // it may end a process that asks for that.
         if pager.far().is_some() && pager.moves() && !sys::is_filtered() {
             sys::leave_pages_in_their_nodes();
         }
@@ -195,8 +196,8 @@ impl Pager {
     }
 
     /// Makes the companion, unless that was done. Called by a thread of the program, which must
-    /// hold no lock that an allocation needs. Returns when everything runs or it is known that
-    /// it cannot.
+    /// hold no lock that an allocation needs. Returns when everything runs, or it is known that it
+    /// cannot.
     pub fn start(&'static self) {
         let _signals = SignalsBlocked::new();
         let _forking = self.fork.forking.lock();
@@ -215,8 +216,8 @@ impl Pager {
         (self.host.leave_internal)();
     }
 
-    /// Before the program gives up rights: what is opened now stays open. Called as
-    /// [`Pager::start`] is.
+    /// Starts the pager before the program gives up rights: what is opened now stays open. Called
+    /// as [`Pager::start`] is.
     pub fn start_before_rights_go(&'static self) {
         if self.mode() == Mode::Off
             && self.has_purpose()
@@ -227,8 +228,8 @@ impl Pager {
         }
     }
 
-    /// Every way of the keeper ends this mode; a time limit would let a stopped process go on half
-    /// started.
+    /// Waits until the start has succeeded or failed. Every way of the keeper ends the mode
+    /// `Starting`. A time limit would let a process that was stopped go on half started.
     fn wait_for_start(&self) {
         while self.mode() == Mode::Starting {
             if self.companion.has_ended() && self.mode() == Mode::Starting {
@@ -239,7 +240,7 @@ impl Pager {
         if self.mode() == Mode::Active && !self.companion.holds() {
             self.keep_copies();
         }
-        let failure = self.companion.failure();
+        let failure = self.companion.take_failure();
         if !failure.is_empty() {
             self.complain(&failure);
         }
@@ -251,7 +252,7 @@ impl Pager {
         if sys::is_program() {
             self.complain(note);
         } else {
-            self.companion.fails(note);
+            self.companion.set_failure(note);
         }
         self.set_mode(Mode::Failed);
         sys::futex_wake(&self.mode, u32::MAX >> 1);
@@ -263,10 +264,10 @@ impl Pager {
         let _ = self.companion.make_thread_storage();
     }
 
-    /// What a program that has the pager linked in may tell of it.
-    pub fn figures(&self) -> Figures {
+    /// Figures that a program which has the pager linked in may tell of it.
+    pub fn figures(&self) -> PagerStats {
         let touched_bytes = self.touched_bytes();
-        let tiers = self.tiers.iter().skip(1).map(|tier| TierFigures {
+        let tiers = self.tiers.iter().skip(1).map(|tier| PagerTierStats {
             name: tier.spec.name.clone(),
             pages: tier.stats.pages(),
             stored_bytes: tier.stats.stored_bytes(),
@@ -274,7 +275,7 @@ impl Pager {
             restore_p99_ns: tier.stats.restore_quantile_ns(0.99),
         });
         let assigned = self.account.assigned_bytes.load(Relaxed);
-        Figures {
+        PagerStats {
             budget_bytes: self.settings.dram.budget_bytes(touched_bytes).min(assigned),
             stall_ns: self.account.stall_ns.load(Relaxed),
             lost_ns: self.account.lost_ns.load(Relaxed),
@@ -283,9 +284,9 @@ impl Pager {
         }
     }
 
-    /// A thread of the program's has been made.
-    pub fn knows_thread(&self, thread: libc::pthread_t) {
-        // The C library's identity of a thread and its thread pointer are the same, or one of all
+    /// Notes a thread that the program has made.
+    pub fn note_thread(&self, thread: libc::pthread_t) {
+        // A thread's identity in the C library and its thread pointer are the same, or one of all
         // threads' distance apart. SAFETY: no arguments.
         let distance = sys::thread_pointer().wrapping_sub(unsafe { libc::pthread_self() } as usize);
         self.faults.threads.add((thread as usize).wrapping_add(distance));
@@ -298,7 +299,8 @@ impl Pager {
         self.ask_keeper(DO, start, end);
     }
 
-    /// Has the keeper hand `start..end`, where nothing is evicted, back to the kernel.
+    /// Has the keeper unregister `start..end`, where nothing is evicted: the kernel serves it
+    /// again.
     pub(crate) fn unregister_range(&self, start: usize, end: usize) {
         self.ask_keeper(UNREGISTER, start, end);
     }
@@ -325,7 +327,8 @@ impl Pager {
         );
     }
 
-    /// The calling thread is the keeper from now on, everything is there, and everybody goes on.
+    /// Ends the start: everything is there, and the program goes on. The calling thread is the
+    /// keeper from now on.
     pub(crate) fn become_keeper(&self, note: &str) {
         self.account.count_this_thread();
         let (state, mode) = if self.moves() {
@@ -334,15 +337,15 @@ impl Pager {
             (State::Observing, Mode::Observing)
         };
         self.say(state, note);
-        // Whoever changes a mapping right now looked at page states when there was no mover: let
-        // them finish first.
+        // A thread that changes a mapping right now looked at page states when there was no mover:
+        // it is to finish first.
         self.gate.close();
         self.set_mode(mode);
         self.gate.open();
         sys::futex_wake(&self.mode, u32::MAX >> 1);
     }
 
-    /// What the keeper does for the rest of its life.
+    /// Serves requests to the keeper until it is asked to retire.
     pub(crate) fn serve(&'static self, mut tools: Tools) {
         loop {
             if let Some((RETIRE, ..)) = self.service.asked() {
@@ -355,15 +358,15 @@ impl Pager {
         }
     }
 
-    /// Does what the keeper was asked, if it was.
+    /// Does what the keeper is asked; false if there is no request.
     pub(crate) fn serve_one(&self, tools: &mut Tools) -> bool {
         let Some((what, start, end)) = self.service.asked() else { return false };
         let staging = self.descriptors.staging.load(Relaxed);
         match what {
             UNREGISTER => {
                 for uffd in &self.descriptors.uffds[..self.descriptors.shards.load(Relaxed)] {
-                    // A range of several shards is each one's in part only: asked for in pieces
-                    // that are one's own.
+                    // A range of several shards is each one's in part only: unregistered in pieces
+                    // of one shard.
                     for (from, to) in shard_pieces(start, end) {
                         let _ = with_retries(|| {
                             sys::uffd_unregister(uffd.load(Relaxed), from, to - from)
@@ -371,7 +374,7 @@ impl Pager {
                     }
                 }
             }
-            // Plain memory: see `open_descriptors`.
+            // Staging is plain memory where pages are copied out: see `open_descriptors`.
             LEND_STAGING | TAKE_STAGING if staging < 0 => self.staging.empty(0, STAGING_PAGES),
             LEND_STAGING => self.staging.unregister(staging),
             TAKE_STAGING => {
@@ -380,9 +383,10 @@ impl Pager {
                 }
             }
             SPLIT => self.table.overlapping(start, end).for_each(|entry| {
-                self.has_small_pages(&entry);
+                self.ensure_split(&entry);
             }),
-            // SAFETY: that is what `copy_evicted` asks with, and it waits.
+            // SAFETY: `end` is the address of a `Wanted` of `copy_evicted`, whose thread waits for
+            // the answer.
             COPY_EVICTED => unsafe { self.copy_evicted_for(start, end, tools) },
             SHARE_FILES => self.begin_sharing_files(),
             FILES_SHARED => self.end_sharing_files(),
@@ -392,11 +396,12 @@ impl Pager {
         true
     }
 
-    /// Lets our threads end, when nothing is managed any more, and waits until they are gone.
+    /// Ends our threads, when nothing is managed any more, and waits until they are gone: a second
+    /// at most.
     pub(crate) fn end_threads(&self) {
         self.call_keeper(RETIRE, 0, 0);
         self.mover.retired.store(true, Release);
-        self.call_mover();
+        self.wake_mover();
         // A handler stays in `read` if the kernel has no memory to wake it: the program goes on all
         // the same.
         for _ in 0..1000 {
@@ -407,8 +412,8 @@ impl Pager {
         }
     }
 
-    /// In the keeper. Nothing but a message lets a handler out of `read`: each gets one, a fault on
-    /// a page that is nobody's.
+    /// Ends the handlers, in the keeper. Nothing but a message lets a handler out of `read`. So
+    /// each gets one: a fault on a page that is used for nothing else.
     fn dismiss_handlers(&self) {
         let handlers = self.descriptors.shards.load(Acquire);
         let Ok(page) = sys::reserve(PAGE) else { return };
@@ -456,7 +461,7 @@ impl Pager {
             format!("cannot watch the program's process ({e}): all memory stays in DRAM")
         })?;
         table.program.store(program, Release);
-        // Of this process, which stays. (That of a thread that ended would be empty.)
+        // That of this process, which stays. (A thread's would be empty once it has ended.)
         table
             .statm
             .store(sys::open("/proc/self/statm\0", libc::O_RDONLY, 0).unwrap_or(-1), Release);
@@ -502,7 +507,7 @@ impl Pager {
             };
             sys::uffd_api(fd, feature).map(drop).map_err(|_| problem.to_string())
         };
-        // What is copied lands in plain memory.
+        // Pages that are copied land in plain memory.
         if self.settings.evict == Eviction::Move {
             let staging = open()?;
             agree(staging)?;
@@ -513,7 +518,7 @@ impl Pager {
         }
         let shards = sys::cpu_count().min(SHARDS_MAX);
         let mut tracks_writes = self.settings.evict == Eviction::Move;
-        // Who reads events must be able to see whether there is one (Linux 6.10).
+        // A thread that reads events must be able to see whether there is one (Linux 6.10).
         let mut events = 0;
         if tracks_writes
             && sys::uffd_read_now(table.staging.load(Relaxed), &mut [sys::Message::default()])
@@ -531,7 +536,7 @@ impl Pager {
             slot.store(fd, Release);
         }
         self.descriptors.tracks_writes.store(tracks_writes, Relaxed);
-        self.faults.events.set_told(tracks_writes && events != 0);
+        self.faults.events.set_events_enabled(tracks_writes && events != 0);
         table.shards.store(shards, Release);
         device.into_iter().for_each(sys::close);
         Ok(())
@@ -550,7 +555,7 @@ impl Pager {
         (0..10).find_map(|_| scan().ok()).map_or_else(scan, Ok).map_err(|e| {
             format!("cannot read /proc/self/pagemap ({e}): all memory stays in DRAM")
         })?;
-        // Of an address that is mapped: this one's.
+        // Tried with an address that is mapped: that of the local variable.
         if !sys::tells_of(pagemap, &raw const pagemap as usize) {
             return Err(
                 "cannot read /proc/self/pagemap (by a seccomp filter?): all memory stays in DRAM"
@@ -560,7 +565,7 @@ impl Pager {
         Ok(pagemap)
     }
 
-    /// In a child: registers what its parent had registered.
+    /// Registers in a child what its parent had registered.
     pub(crate) fn register_inherited(&self) -> Result<(), String> {
         let all = self.ranges.lock().all();
         for range in all.into_iter().filter(|r| r.attributes.registered) {
@@ -590,7 +595,7 @@ impl Pager {
     }
 }
 
-/// Registers or unregisters what must be: a kernel short of memory is asked again for a second.
+/// Registers or unregisters what must be: asks a kernel short of memory again, for a second.
 fn with_retries(register: impl Fn() -> Result<(), Errno>) -> Result<(), Errno> {
     for _ in 0..100 {
         match register() {
@@ -601,7 +606,7 @@ fn with_retries(register: impl Fn() -> Result<(), Errno>) -> Result<(), Errno> {
     register()
 }
 
-/// Memory for pools, of a node if one is named: addresses so far.
+/// Address space for pools, of `bytes`. Its memory comes from `node`, if one is named.
 fn memory(bytes: usize, node: Option<u32>) -> Result<Arc<dyn Medium>, String> {
     let space =
         |e: Errno| format!("cannot reserve address space ({e}): raise the limit (ulimit -v)");
@@ -610,7 +615,7 @@ fn memory(bytes: usize, node: Option<u32>) -> Result<Arc<dyn Medium>, String> {
     let open: Open = Box::new(move |start, bytes| {
         // SAFETY: a part of the range that the medium opens once, in whole extents.
         unsafe { pool.open(start, bytes) }?;
-        // Where that is refused the memory is the nearest: slower or faster, and as good.
+        // Where that is refused, the memory is of the nearest node: slower or faster, and as good.
         let _ = node.map(|node| sys::prefer_node(start, bytes, node));
         Ok(())
     });
@@ -619,7 +624,7 @@ fn memory(bytes: usize, node: Option<u32>) -> Result<Arc<dyn Medium>, String> {
     Ok(Arc::new(medium.map_err(|e| e.to_string())?))
 }
 
-/// A tier as it is asked for; `memory` is what its pool is in, if that is memory.
+/// The tier that `spec` asks for. Its pool is in `memory`, unless it is in files or there is none.
 fn tier(spec: TierSpec, memory: Arc<dyn Medium>) -> Tier {
     match &spec.kind {
         TierKind::Compressed { medium: MediumKind::File { directory }, .. } => {
@@ -649,8 +654,8 @@ fn machine_memory_bytes() -> u64 {
 
 impl Pager {
     /// Confines the calling thread of the companion, which has opened all that it needs: see
-    /// `sys/confine.rs`. Tiers in files, far memory and the kernel's swap open files while they
-    /// run, as do write-protecting eviction and allocation sites.
+    /// [`sys::confine_thread`]. Tiers in files, far memory and the kernel's swap open files while
+    /// they run, as do write-protecting eviction and allocation sites.
     pub(crate) fn confine_thread(&self) {
         let opens_files =
             self.tiers.iter().any(|tier| {
@@ -676,7 +681,8 @@ impl Pager {
         self.tiers.iter().map(|tier| tier.spec.name.as_str())
     }
 
-    /// Where this process tells of its allocation sites; `None` without a run directory.
+    /// The file in which this process tells of its allocation sites; `None` without a run
+    /// directory.
     pub fn sites_path(&self) -> Option<String> {
         let page = self.stats()?;
         Some(format!(

@@ -2,7 +2,8 @@
 
 use terrace_os as sys;
 
-/// The first number in a small file.
+/// The first decimal number in the first 128 bytes of a file, whose path ends in a NUL; `None`
+/// without one.
 pub(crate) fn first_number(path: &str) -> Option<u64> {
     let fd = sys::open(path, libc::O_RDONLY, 0).ok()?;
     let mut text = [0u8; 128];

@@ -31,7 +31,7 @@ use std::time::Duration;
 use terrace_control::settings::{Dram, Eviction, Settings};
 use terrace_os::injection::Call;
 use terrace_os::{self as sys, Errno, Fd, PAGE, Run};
-use terrace_policy::victims::PRESSURE_MAX;
+use terrace_policy::eviction::victims::PRESSURE_MAX;
 use terrace_tiers::Location;
 
 const WORLD_STEPS: u64 = 1 << 21;
@@ -402,7 +402,7 @@ impl Kernel {
         pager.descriptors.mappings_max.store(1 << 16, Relaxed);
         // Some kernels track writes.
         pager.descriptors.tracks_writes.store(evict == Eviction::Move && seed % 4 == 1, Relaxed);
-        pager.companion.is_simulated();
+        pager.companion.simulate();
         pager.set_mode(Mode::Active);
         for region in 0..REGIONS {
             pager.manage(base + region * REGION, USED * PAGE, true);
@@ -798,7 +798,7 @@ impl Kernel {
         let address = self.address(self.below(PAGES));
         let Some(entry) = self.pager.table.get(address) else { return };
         let end = entry.region.address() + USED * PAGE;
-        let most = self.pager.pages_out(&entry, address, end);
+        let most = self.pager.evicted_run_len(&entry, address, end);
         let wrong = self.one_in(8);
         let used = Cell::new(false);
         let cause = [Cause::Asked, Cause::Room, Cause::Planned][self.below(3)];

@@ -1,10 +1,10 @@
-//! The statistics page's file, and the way there and back.
+//! The file of the statistics page, and the copies to and from it.
 //!
-//! Whoever touches a mapping of a file is ended by SIGBUS where the file was truncated or its file
-//! system is full, at any time. So no thread touches this one: all work on a private copy, and the
-//! kernel copies between the two (process_vm_writev, process_vm_readv), which fails with an error
-//! instead. It needs no descriptor and no privilege, so it goes on after the program gave up its
-//! user id, its root directory or its descriptors.
+//! Where a file was truncated or its file system is full, a thread that touches its mapping is
+//! ended by SIGBUS. So no thread touches this mapping: all work on a private copy. The kernel
+//! copies between the two (process_vm_writev, process_vm_readv), which fails with an error instead.
+//! It needs no descriptor and no privilege. So it goes on after the program gave up its user id,
+//! its root directory or its descriptors.
 //!
 //! Where the kernel does not copy (a seccomp filter that was not tried yet), the file is opened
 //! each time instead. Where there can be no file, the private page is all there is: the process is
@@ -23,14 +23,14 @@ use terrace_control::stats::{
 use terrace_os::{self as sys, Errno, PAGE};
 use terrace_tiers::Tier;
 
-/// What the process may have is looked up again, and what it has committed is told, after so much
-/// more was committed …
+/// When this many more bytes are committed, they are told, and the process's share is looked up
+/// again.
 const COMMITTED_STEP: u64 = 1 << 20;
-/// … or so long after the last time.
+/// Committed bytes are told again after this time, ns, even if they are few more.
 const COMMITTED_EVERY_NS: u64 = 100_000_000;
 impl Mm {
-    /// In a fork's child: the page is its parent's.
-    pub(crate) fn let_go_of_stats(&self) {
+    /// Drops the statistics page: a fork's child has its parent's.
+    pub(crate) fn unmap_stats(&self) {
         crate::threads::timers::forget_ring();
         let (own, mapping) =
             (self.stats.own.swap(std::ptr::null_mut(), AcqRel), self.stats.mapping.swap(0, AcqRel));
@@ -47,7 +47,7 @@ impl Mm {
     /// Makes this process's statistics page, if there is a run directory. Failure costs the report
     /// and a share of the budget that is made for this process, nothing else.
     pub(crate) fn open_stats(&self, forked: bool) {
-        self.let_go_of_stats();
+        self.unmap_stats();
         let Some(dir) = &self.settings.run_dir else { return };
         let Ok(own) = sys::reserve(size_of::<StatsFile>()) else { return };
         self.stats.own.store(own as *mut StatsFile, Release);
@@ -91,8 +91,8 @@ impl Mm {
         page.magic.store(stats::MAGIC, Release);
     }
 
-    /// Makes the file, with the page in it, and maps it. Of the rings there is only the length, and
-    /// where that is limited not even that.
+    /// Makes the file, with the page in it, and maps it; returns the address. Of the rings there is
+    /// only the length, and where that is limited not even that.
     fn make_stats_file(&self) -> Result<usize, Errno> {
         let path = self.stats_path().ok_or(Errno::ENOENT)?;
         let fd = sys::open(&path, libc::O_RDWR | libc::O_CREAT | libc::O_EXCL, 0o600)?;
@@ -101,7 +101,7 @@ impl Mm {
             let whole = sys::truncate(fd, size_of::<StatsFile>());
             // SAFETY: the private side, of which a page is a part.
             let written = unsafe { sys::write_at(fd, own, size_of::<StatsPage>(), 0) };
-            // The rings are done without.
+            // Where files are limited, it is made without the rings.
             (written, whole.err().filter(|e| *e == Errno::EFBIG).or(written.err()))
         });
         let made = made.and_then(|()| sys::map_shared(fd, size_of::<StatsFile>()));
@@ -116,7 +116,7 @@ impl Mm {
         Some(format!("{dir}/{}-{}.stats\0", page.pid.load(Relaxed), page.started_ns.load(Relaxed)))
     }
 
-    /// Copies a part of the private side to the file.
+    /// Copies a part of the private side to the file. False if that failed, or there is no file.
     fn put(&self, offset: usize, len: usize) -> bool {
         let (own, mapping) =
             (self.stats.own.load(Acquire) as usize, self.stats.mapping.load(Acquire));
@@ -124,7 +124,7 @@ impl Mm {
             return false;
         }
         if self.may_copy() {
-            // SAFETY: a part of the private side, and of a mapping that nobody touches otherwise.
+            // SAFETY: a part of the private side, and of a mapping that no thread touches.
             return unsafe { sys::copy_to(own + offset, mapping + offset, len) };
         }
         self.with_stats_file(|fd| {
@@ -137,7 +137,7 @@ impl Mm {
         })
     }
 
-    /// Copies a part of the file to the private side.
+    /// Copies a part of the file to the private side. False if that failed, or there is no file.
     fn get(&self, offset: usize, len: usize) -> bool {
         let (own, mapping) =
             (self.stats.own.load(Acquire) as usize, self.stats.mapping.load(Acquire));
@@ -148,7 +148,7 @@ impl Mm {
             // SAFETY: a part of the private side, made of atomics, for which any bits are valid.
             return unsafe { sys::copy_from(mapping + offset, own + offset, len) };
         }
-        // SAFETY: as above.
+        // SAFETY: a part of the private side, made of atomics, for which any bits are valid.
         self.with_stats_file(|fd| unsafe { sys::read_into(fd, own + offset, len, offset) }.is_ok())
     }
 
@@ -170,7 +170,7 @@ impl Mm {
         done
     }
 
-    /// Has the file say what the private page says.
+    /// Copies what the private page tells to the file.
     pub(crate) fn publish_stats(&self) {
         // After a filter was loaded no call is made that the program would not make.
         if !self.is_retired() {
@@ -178,14 +178,14 @@ impl Mm {
         }
     }
 
-    /// Looks up what `terrace run` has assigned.
+    /// Copies the share that `terrace run` has assigned from the file.
     pub(crate) fn fetch_share(&self) {
         self.get(TOLD_BYTES, size_of::<StatsPage>() - TOLD_BYTES);
     }
 
-    /// Before the companion is there: tells how much is committed, and looks up what the process
-    /// may have, now and then.
-    pub(crate) fn tell_committed(&self, page: &StatsPage, committed: u64) {
+    /// Tells how much is committed and looks up what the process may have, now and then. Called
+    /// before the companion is there.
+    pub(crate) fn publish_committed(&self, page: &StatsPage, committed: u64) {
         page.committed_bytes.store(committed, Relaxed);
         let now_ns = sys::now_ns();
         let more = committed >= self.stats.committed.load(Relaxed) + COMMITTED_STEP;
@@ -200,15 +200,15 @@ impl Mm {
         self.fetch_share();
     }
 
-    /// In the mover: looks up what was assigned, takes in samples and how often timers are to
-    /// interrupt, and hands out what was interrupted and what moved.
+    /// Exchanges the file's contents with `terrace run`, in the mover. Takes in the share, samples,
+    /// and how often timers are to interrupt. Hands out interrupts, moves and windows.
     pub(crate) fn exchange(&self) {
         self.fetch_share();
         if self.settings.timers {
             self.get(offset_of!(StatsFile, interrupts), 2 * size_of::<u64>());
         }
         self.fetch_samples();
-        self.tell_rings();
+        self.publish_rings();
     }
 
     fn fetch_samples(&self) {
@@ -221,7 +221,7 @@ impl Mm {
             return;
         }
         let sent = samples.sent.load(Relaxed);
-        // Somebody else may have written there: then nothing new is believed.
+        // Another process may have written anything there: no more is copied than there are slots.
         let new = sent.wrapping_sub(before).min(SAMPLE_SLOTS as u64) as usize;
         let first = (sent.wrapping_sub(new as u64) % SAMPLE_SLOTS as u64) as usize;
         let until_end = new.min(SAMPLE_SLOTS - first);
@@ -232,30 +232,30 @@ impl Mm {
         }
     }
 
-    /// Hands out what is new in the rings that the process writes. False if somebody else does just
-    /// now.
-    fn tell_rings(&self) -> bool {
+    /// Hands out what is new in the rings that the process writes. False if another thread does so
+    /// just now.
+    fn publish_rings(&self) -> bool {
         let Some(mut told) = self.stats.rings.try_lock() else { return false };
         if self.settings.timers
             && let Some(interrupts) = self.interrupts()
         {
             let at = offset_of!(StatsFile, interrupts) + offset_of!(stats::InterruptRing, ring);
-            self.tell_ring(&interrupts.ring, at, &mut told.interrupts);
+            self.publish_ring(&interrupts.ring, at, &mut told.interrupts);
         }
         if self.settings.moves
             && let Some(moves) = self.move_ring()
         {
-            self.tell_ring(moves, offset_of!(StatsFile, moves), &mut told.moves);
+            self.publish_ring(moves, offset_of!(StatsFile, moves), &mut told.moves);
         }
         if self.settings.placement.model().is_some()
             && let Some(windows) = self.window_ring()
         {
-            self.tell_ring(windows, offset_of!(StatsFile, windows), &mut told.windows);
+            self.publish_ring(windows, offset_of!(StatsFile, windows), &mut told.windows);
         }
         true
     }
 
-    fn tell_ring<const SLOTS: usize, const WORDS: usize>(
+    fn publish_ring<const SLOTS: usize, const WORDS: usize>(
         &self,
         ring: &Ring<SLOTS, WORDS>,
         at: usize,
@@ -266,7 +266,7 @@ impl Mm {
         let whole = |number: &u64| {
             ring.slots[(number % SLOTS as u64) as usize].number.load(Acquire) > *number
         };
-        // What is being written waits for the next time, with all after it.
+        // An entry that is being written waits for the next time, with all after it.
         let until = (from..begun).find(|number| !whole(number)).unwrap_or(begun);
         let (count, first) = ((until - from) as usize, (from % SLOTS as u64) as usize);
         let slots = at + offset_of!(Ring<SLOTS, WORDS>, slots);
@@ -282,24 +282,24 @@ impl Mm {
         }
     }
 
-    /// Puts a number into the file that is not the private side's.
+    /// Writes a number into the file that is not the private side's.
     fn put_number(&self, offset: usize, number: u64) {
         let mapping = self.stats.mapping.load(Acquire);
         if mapping != 0 && self.may_copy() {
-            // SAFETY: a part of a mapping that nobody touches otherwise.
+            // SAFETY: a local variable, and a part of a mapping that no thread touches.
             unsafe { sys::copy_to(&raw const number as usize, mapping + offset, size_of::<u64>()) };
         }
     }
 
-    /// The last word, once the program has ended or before it retires us. Allocates nothing and
-    /// waits for nobody.
+    /// Publishes the last figures, once the program has ended or before it retires us. Allocates
+    /// nothing and waits for no lock, but 10 ms at most for a thread that copies the rings.
     pub(crate) fn publish_last(&self) {
         if matches!(self.mode(), Mode::Active | Mode::Observing) {
-            self.tell_counts();
+            self.publish_counts();
             self.publish_stats();
-            // The mover may be at it.
+            // The mover may be copying them.
             let _ = (0..10).any(|_| {
-                let told = self.tell_rings();
+                let told = self.publish_rings();
                 if !told {
                     sys::sleep_raw(Duration::from_millis(1));
                 }
@@ -320,8 +320,8 @@ impl Mm {
     }
 
     /// Whether this process is the first of its run that makes the file `name` in the run
-    /// directory; an empty file takes no room. Where it cannot be made, it is whether this process
-    /// is the first among its program's forked ones.
+    /// directory; an empty file takes no room. Where it cannot be made, whether it is the first
+    /// among its program's forked processes.
     fn is_first_in_run(&self, name: &str) -> bool {
         let Some(dir) = &self.settings.run_dir else { return true };
         let path = format!("{dir}/{name}\0");
@@ -377,7 +377,7 @@ impl Mm {
 }
 
 impl Mm {
-    /// So many pages of the region at `address` moved. Nothing but a few stores, and without
+    /// Lists a move of pages of the region at `address`. Nothing but a few stores, and without
     /// `--moves` not even that.
     pub(crate) fn list_move(
         &self,
@@ -407,7 +407,8 @@ impl Mm {
         );
     }
 
-    /// Before the first of them: the lack of memory is met here, not in a store.
+    /// Populates the ring of moves before the first one: the lack of memory is met here, not in a
+    /// store.
     pub(crate) fn prepare_move_ring(&self) {
         let Some(ring) = self.move_ring().filter(|_| self.settings.moves) else { return };
         let (start, len) = (std::ptr::from_ref(ring) as usize, size_of_val(ring));

@@ -1,29 +1,30 @@
-//! The two sides of a process's statistics, and what of them has been copied.
+//! The two sides of a process's statistics, and how much of them has been copied.
 
 use crate::pages::lock::Lock;
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering::*};
 use terrace_control::stats::StatsFile;
 
-/// So many lines at most are kept from being said twice where there is no run directory.
+/// Most lines that are kept from being said twice where the run directory cannot be written.
 pub(super) const SAID_MOST: usize = 64;
 
 /// The two sides of a process's statistics.
-pub(crate) struct StatsLine {
+pub(crate) struct StatsMappings {
     /// The private side; null without a run directory.
     pub own: AtomicPtr<StatsFile>,
-    /// Where the file is mapped, which nobody touches; 0 where there is none.
+    /// Where the file is mapped, which no thread touches; 0 where there is no file.
     pub(super) mapping: AtomicUsize,
     /// How much of the rings has been copied. Held while that is done.
     pub(super) rings: Lock<RingsTold>,
-    /// What this program and its forked children have said, where they may not write into the run
-    /// directory, by hash; null where they may. Shared between them.
+    /// Hashes of what this program and its forked children have said, where they may not write into
+    /// the run directory; null where they may. Shared between them.
     pub(super) said: AtomicPtr<[AtomicU64; SAID_MOST]>,
-    /// The most that was committed when that was told last, and when that was.
+    /// The most committed bytes that were told so far.
     pub(super) committed: AtomicU64,
+    /// When committed bytes were told last, ns.
     pub(super) committed_ns: AtomicU64,
 }
 
-/// Notes in the rings that are in the file too.
+/// How many notes of each ring are in the file too.
 #[derive(Default)]
 pub(super) struct RingsTold {
     pub(super) interrupts: u64,
@@ -31,9 +32,9 @@ pub(super) struct RingsTold {
     pub(super) windows: u64,
 }
 
-impl Default for StatsLine {
+impl Default for StatsMappings {
     fn default() -> Self {
-        StatsLine {
+        StatsMappings {
             own: AtomicPtr::default(),
             mapping: AtomicUsize::new(0),
             rings: Lock::new(RingsTold::default()),
@@ -44,8 +45,8 @@ impl Default for StatsLine {
     }
 }
 
-impl StatsLine {
-    /// In a forked child: opens the lock.
+impl StatsMappings {
+    /// Opens the lock in a forked child.
     ///
     /// # Safety
     /// As for [`Lock::reset_after_fork`].
@@ -54,7 +55,7 @@ impl StatsLine {
         unsafe { self.rings.reset_after_fork() };
     }
 
-    /// In a forked child that may make no system call: both sides are its parent's.
+    /// Drops both sides, in a forked child that may make no system call: they are its parent's.
     pub fn forget(&self) {
         self.own.store(std::ptr::null_mut(), Release);
         self.mapping.store(0, Release);

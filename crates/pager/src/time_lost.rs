@@ -9,27 +9,28 @@ use std::sync::atomic::Ordering::*;
 use terrace_control::stats::Counted;
 use terrace_os as sys;
 
-/// What others have of the CPUs counts in full where the threads of a program want one CPU and this
-/// part of another.
+/// The CPU time of other programs counts in full from where a program's threads want one CPU and
+/// one part in this many of another.
 const FULL_FROM: u64 = 4;
 
 /// The time that a program lost within `elapsed_ns`, in ns.
 ///
 /// `stall_ns` is how long its threads were held up by memory, of which they spent `stall_cpu_ns` on
-/// a CPU; `ran_ns` is how long they had a CPU in all. Each is summed over the threads. Running and
-/// waiting together are what the threads wanted. Where that is more than one thread can want,
-/// the program lost only the part of the time that is held up of it. So two threads that
-/// each wait half of the time cost half of it, not all of it, and a thread that waits beside
-/// idle ones, or for requests as well, costs what it waits. More threads than `cpus` could not all
-/// have run: while one of them waits for memory another one has its CPU, and nothing is lost.
+/// a CPU. `ran_ns` is how long they had a CPU in all. Each is summed over the threads. Running and
+/// waiting together are what the threads wanted. Where that is more than one thread can want, the
+/// program lost only the part of the time that is held up of it. So two threads that each wait half
+/// of the time cost half of it, not all of it. A thread that waits beside idle ones, or for
+/// requests as well, costs what it waits. More threads than `cpus` could not all have run. While
+/// one of them waits for memory another one has its CPU, and nothing is lost.
 ///
-/// Other programs had CPUs for `others_ns`, and what they would have had is not known where the
-/// program wants more than is left. If they have nothing to do with it, they keep that. If they are
-/// its clients, they would have had more as it did more. Of the two answers the mean is given. Up to
-/// one CPU that it wants none of this matters; from there the answer goes over (`FULL_FROM`).
+/// Other programs had CPUs for `others_ns`. What they would have had is not known where the program
+/// wants more than is left. If they have nothing to do with it, they keep that. If they are its
+/// clients, they would have had more as it did more. The mean of the two answers is given. Up to
+/// one CPU that the program wants, none of this matters; from there the answer goes over
+/// (`FULL_FROM`).
 ///
-/// What the first thread waits for a CPU that Terrace has is in `stall_ns` (`FirstThread`), and
-/// what other threads do is not known.
+/// The first thread's waits for a CPU that Terrace has are in `stall_ns` (`FirstThread`). Those of
+/// other threads are not known.
 pub fn lost_ns(elapsed_ns: u64, threads: Threads, cpus: u64, others_ns: u64) -> u64 {
     let Threads { stall_ns, stall_cpu_ns, ran_ns } = threads;
     let part = |of_ns: u64, part_ns: u64, whole_ns: u64| {
@@ -37,7 +38,7 @@ pub fn lost_ns(elapsed_ns: u64, threads: Threads, cpus: u64, others_ns: u64) -> 
     };
     let wanted_ns = elapsed_ns.max(threads.wanted_ns());
     let all_ns = elapsed_ns.saturating_mul(cpus.max(1));
-    // For the program itself, and not for its faults.
+    // CPU time for the program itself, and not for its faults.
     let useful_ns = ran_ns.saturating_sub(stall_cpu_ns);
     let lost_of = |left_ns: u64| {
         let possible_ns = wanted_ns.min(left_ns.max(useful_ns)).max(1);
@@ -46,62 +47,63 @@ pub fn lost_ns(elapsed_ns: u64, threads: Threads, cpus: u64, others_ns: u64) -> 
     };
     let alone_ns = lost_of(all_ns);
     let beside_ns = lost_of(all_ns.saturating_sub(others_ns));
-    // All CPUs, but for what was of use to the program and its clients.
+    // CPU time that was of use to the program and its clients: the rest was lost.
     let used_ns = useful_ns.saturating_add(others_ns).min(all_ns);
     let with_clients_ns = (elapsed_ns - part(elapsed_ns, used_ns, all_ns)).min(alone_ns);
-    // The less, the nearer to one thread, which others keep from no CPU for long.
+    // The weight is less, the nearer to one thread, which others keep from no CPU for long.
     let weight_ns = (wanted_ns - elapsed_ns).saturating_mul(FULL_FROM).min(elapsed_ns);
     let shared_ns = beside_ns.midpoint(with_clients_ns);
     part(alone_ns, elapsed_ns - weight_ns, elapsed_ns) + part(shared_ns, weight_ns, elapsed_ns)
 }
 
-/// What a program's threads did within some time, ns, summed over them.
+/// Times of a program's threads within some time, ns, each summed over them.
 #[derive(Clone, Copy, Default)]
 pub struct Threads {
     /// How long they were held up by memory.
     pub stall_ns: u64,
-    /// What of that they spent on a CPU.
+    /// The part of `stall_ns` that they spent on a CPU.
     pub stall_cpu_ns: u64,
     /// How long they had a CPU in all.
     pub ran_ns: u64,
 }
 
 impl Threads {
-    /// What they would have run if they had not been held up and there were CPUs for all.
+    /// How long they would have run if they had not been held up and there were CPUs for all, ns.
     fn wanted_ns(&self) -> u64 {
         let waited_ns = self.stall_ns.saturating_sub(self.stall_cpu_ns);
         waited_ns.saturating_add(self.ran_ns.max(self.stall_cpu_ns))
     }
 }
 
-/// So far back goes the last minute, and so far apart are the looks that are kept for it.
+/// How far back the last minute goes.
 const MINUTE_NS: u64 = 60_000_000_000;
+/// How far apart the looks are that are kept for the last minute.
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// What was known of a program at earlier looks at it. Owned by the mover's thread.
-pub(crate) struct Looks {
+/// Earlier looks at a program's times. Owned by the mover's thread.
+pub(crate) struct LostTime {
     /// When the last one was, and the CPU time of the program then; `None` where the kernel does
     /// not say.
     last: (u64, Option<u64>),
-    /// When some of the last minute were, and what was lost until then, the oldest first. Has all
-    /// its room from the start.
+    /// When some looks of the last minute were, and what was lost until then, ns; the oldest first.
+    /// Has all its room from the start.
     minute: VecDeque<(u64, u64)>,
-    /// That the program may run on.
+    /// How many CPUs the program may run on.
     cpus: u64,
-    /// Those are all that there are.
+    /// Whether `cpus` are all that there are.
     has_all_cpus: bool,
-    /// How long all CPUs had been busy at the last look, ns; `None`: it did not matter then.
+    /// How long all CPUs had been busy at the last look, ns; `None` if it did not matter then.
     busy_ns: Option<u64>,
-    /// CPU time of Terrace's threads then.
+    /// CPU time of Terrace's threads at the last look, ns.
     terrace_ns: u64,
     first_thread: FirstThread,
 }
 
-impl Looks {
-    /// From now on.
-    pub fn new(cost: &FaultCost) -> Looks {
+impl LostTime {
+    /// Begins now, with the first look.
+    pub fn new(cost: &FaultCost) -> LostTime {
         let cpus = sys::cpu_count();
-        Looks {
+        LostTime {
             last: (sys::now_ns(), sys::program_cpu_ns()),
             minute: VecDeque::with_capacity((MINUTE_NS / SECOND_NS) as usize + 2),
             cpus: cpus as u64,
@@ -112,8 +114,8 @@ impl Looks {
         }
     }
 
-    /// Counts what was lost since the last look. Returns how long the last minute was, or all time
-    /// where that is less, and what was lost in it, ns.
+    /// Counts what was lost since the last look. Returns how long the last minute was (or all time
+    /// where that is less), and what was lost in it, ns.
     pub fn add_lost(&mut self, account: &Account, cost: &FaultCost, now_ns: u64) -> (u64, u64) {
         let (then_ns, ran_then_ns) = self.last;
         let ran_ns = sys::program_cpu_ns();
@@ -170,12 +172,13 @@ impl Looks {
 }
 
 impl Account {
-    /// A call that took `call_ns` has taken `pages` out of page tables.
+    /// Counts the stall by a call that took `call_ns` and has taken `pages` out of page tables.
     pub fn add_interruption(&self, call_ns: u64, pages: u64) {
         self.add_stall(0, interruption_ns(call_ns, pages));
     }
 
-    /// Threads of the program were held up for so long, of which they had a CPU for `ran_ns`.
+    /// Counts that threads of the program were held up: `waited_ns` without a CPU and `ran_ns` on
+    /// one.
     pub fn add_stall(&self, waited_ns: u64, ran_ns: u64) {
         self.stall_ns.fetch_add(waited_ns + ran_ns, Relaxed);
         self.stall_cpu_ns.fetch_add(ran_ns, Relaxed);
@@ -263,7 +266,7 @@ mod tests {
         let account = Account::new();
         let cost = FaultCost::default();
         let first_thread = FirstThread::unknown();
-        let mut looks = Looks {
+        let mut lost_time = LostTime {
             last: (0, None),
             minute: VecDeque::new(),
             cpus: 1,
@@ -277,7 +280,7 @@ mod tests {
         for tenth in 1..=1_500 {
             let waited_ns = if tenth <= 1_200 { 10_000_000 } else { 0 };
             account.stall_ns.fetch_add(waited_ns, Relaxed);
-            told = looks.add_lost(&account, &cost, tenth * 100_000_000);
+            told = lost_time.add_lost(&account, &cost, tenth * 100_000_000);
             if tenth == 100 {
                 assert_eq!(told, (10_000_000_000, 1_000_000_000));
             }
@@ -285,6 +288,6 @@ mod tests {
         assert_eq!(account.lost_ns.load(Relaxed), 12_000_000_000);
         assert!((60_000_000_000..=61_000_000_000).contains(&told.0), "{told:?}");
         assert!((3_000_000_000..=3_100_000_000).contains(&told.1), "{told:?}");
-        assert!(looks.minute.len() <= 62);
+        assert!(lost_time.minute.len() <= 62);
     }
 }

@@ -1,24 +1,24 @@
-//! Ahead of a fault: a thread of the program brings evicted pages back itself ([`Pager::touch`]),
-//! or has the mover do it ([`Pager::prefetch`]).
+//! Brings evicted pages back ahead of a fault: a thread of the program does it itself
+//! ([`Pager::touch`]), or has the mover do it ([`Pager::prefetch`]).
 //!
 //! Half of what a fault costs is not restoring but exception, wake-ups and switches. A thread that
-//! says what it is about to touch pays only for the rest: it claims, decompresses and copies into
+//! says what it is about to touch does not pay for those. It claims, decompresses and copies into
 //! place as a handler does, and what follows in memory comes with one call. Everything here is a
 //! hint: where anything is in the way, the page is left to a handler.
 //!
 //! What makes that safe on a thread of the program:
 //!
-//! - *Waiting.* It enters the gate as a worker, and only if no fork is about: handlers go on
-//!   serving whatever it waits for. It holds no region lock, waits for no claim of others, and
-//!   blocks signals. A thread that runs on managed memory could be kept waiting for its own stack
-//!   by a lock that it holds itself: it does not come here.
+//! - *Waiting.* It enters the gate as a worker, and only if no fork is pending or under way. So
+//!   handlers go on serving whatever it waits for. It holds no region lock, waits for no claim of
+//!   another thread, and blocks signals. A thread that runs on managed memory could be kept waiting
+//!   for its own stack by a lock that it holds itself. It does not come here.
 //! - *Its descriptors.* Our userfaultfds are not in the program's table. Copies of them are fetched
 //!   into it when first needed, with high numbers. The program may close them, and put others in
-//!   their place: each is compared with what it was before it is used, and nothing but a copied
+//!   their place. So each is compared with what it was before it is used, and nothing but a copied
 //!   page is believed. On any other answer the claim is given back with the stored bytes untouched.
 //! - *A forked child* has its parent's copies, which lead into its parent's memory.
-//!   [`Pager::fork_child`] closes them; and where a child was made that we know nothing of, a page
-//!   that the kernel wipes in every child says that they are not its own.
+//!   [`Pager::fork_child`] closes them. Where a child was made past the C library, a page that the
+//!   kernel wipes in every child says that they are not its own.
 
 use crate::fault::ahead::Cause;
 use crate::pager::Pager;
@@ -29,28 +29,28 @@ use std::time::Duration;
 use terrace_os::{self as sys, Errno, ErrnoKept, Fd, PAGE, SignalsBlocked};
 use terrace_tiers::{Identity, identity};
 
-/// Our copies have the first free numbers from here on: below what `select` can watch and above
-/// what programs count on.
+/// First number for copies of our userfaultfds: below the limit of `select` (1024) and above what
+/// programs count on.
 const FIRST_NUMBER: Fd = 960;
-/// A program that closes them so often does it on purpose.
+/// A program that closes copies this often does it on purpose.
 const LOST_MAX: u32 = 16;
-/// After a failure, they are not fetched again for so long, ns.
+/// How long copies are not fetched again after a failure, ns.
 const FETCH_AGAIN_NS: u64 = 1_000_000_000;
 /// Longest wait for room, as for a fault.
 const ROOM_WAIT: Duration = Duration::from_millis(5);
-/// So much of a stack is used here at most.
+/// Most bytes of a stack that are used here.
 const STACK_BYTES: usize = 64 << 10;
 
 impl Pager {
     /// Brings every page of `start..start + len` that is out back now, without faults where that is
-    /// possible. Any address will do; what is not managed, or not there, is left alone.
+    /// possible. Any address will do: what is not managed, or not mapped, is left alone.
     pub fn touch(&self, start: usize, len: usize) {
         let end = start.saturating_add(len);
         let address = start & !(PAGE - 1);
-        // At most two pages of one region: what is called most often.
         if len == 0 {
             return;
         }
+        // At most two pages of one region: this is what is called most often.
         let last = end - 1;
         if last - address < 2 * PAGE && last / REGION == address / REGION {
             match self.table.get(address) {
@@ -59,17 +59,17 @@ impl Pager {
                 _ => return,
             }
         }
-        if let Some(first) = self.first_out(address, end) {
+        if let Some(first) = self.first_evicted(address, end) {
             self.touch_from(first, end);
         }
     }
 
-    /// Has the pages brought back that are out, soon, by another thread and as far as there is
-    /// room. Never waits.
+    /// Has another thread bring back the pages of `start..start + len` that are out, soon and as
+    /// far as there is room. Never waits.
     pub fn prefetch(&self, start: usize, len: usize) {
         let end = start.saturating_add(len);
         let Some(first) = self
-            .first_out(start & !(PAGE - 1), end)
+            .first_evicted(start & !(PAGE - 1), end)
             .filter(|_| len > 0 && !self.faults.run_tools.is_foreign())
         else {
             return;
@@ -85,11 +85,11 @@ impl Pager {
         }
         drop(prefetches);
         drop(inside);
-        self.call_mover();
+        self.wake_mover();
     }
 
-    /// How many pages of `start..start + len` are out, by what is known of them: no page is
-    /// touched, and each may come or go meanwhile.
+    /// How many pages of `start..start + len` are evicted or paged out, as far as is known. No page
+    /// is touched, and each may come or go meanwhile.
     pub fn evicted_pages(&self, start: usize, len: usize) -> usize {
         let end = start.saturating_add(len);
         let mut address = start & !(PAGE - 1);
@@ -109,18 +109,21 @@ impl Pager {
 
     #[cold]
     fn touch_from(&self, first: usize, end: usize) {
-        // The program may not be allowed our calls, and nothing is out.
-        if self.is_retired() || self.faults.run_tools.is_foreign() || self.faults.events.past_us() {
+        // Nothing is out, or locks of this process are not usable, or only a handler may restore.
+        if self.is_retired()
+            || self.faults.run_tools.is_foreign()
+            || self.faults.events.bypasses_libc()
+        {
             return;
         }
         let mut signals = SignalsBlocked::new();
         let _errno = ErrnoKept::new();
-        let by_itself = self.is_on_memory_of_its_own();
+        let by_itself = self.is_stack_unmanaged();
         let mut address = first;
         loop {
             let start_ns = sys::now_ns();
             let Some(entry) = self.table.get(address) else { return };
-            let pages = self.pages_out(&entry, address, end);
+            let pages = self.evicted_run_len(&entry, address, end);
             self.wait_for_room((pages * PAGE) as u64, ROOM_WAIT);
             let mut back = 0;
             if by_itself {
@@ -137,16 +140,16 @@ impl Pager {
                 // In this thread. What a handler does it counts itself.
                 self.account.add_stall(0, sys::now_ns() - start_ns);
             }
-            let Some(next) = self.first_out(address + back * PAGE, end) else { return };
+            let Some(next) = self.first_evicted(address + back * PAGE, end) else { return };
             address = next;
-            // Those that came meanwhile have their turn.
+            // Signals that came meanwhile have their turn.
             drop(signals);
             signals = SignalsBlocked::new();
         }
     }
 
     /// Whether the calling thread's stack cannot be evicted from under it. Signals are blocked.
-    fn is_on_memory_of_its_own(&self) -> bool {
+    fn is_stack_unmanaged(&self) -> bool {
         let here = 0u8;
         let here = &raw const here as usize;
         let inside = self.gate.try_worker();
@@ -163,7 +166,7 @@ impl Pager {
         }
     }
 
-    /// Our userfaultfd of a shard in the program's table, if it is there or can be had.
+    /// A copy of a shard's userfaultfd in the program's table, if it is there or can be had.
     fn copy_of(&self, shard: usize) -> Option<Fd> {
         let tools = &self.faults.run_tools;
         if tools.own()?.load(Acquire) != 1 || self.is_retired() {
@@ -200,7 +203,7 @@ impl Pager {
     }
 }
 
-/// Fetches a copy into the calling thread's table.
+/// Fetches a copy of a shard's userfaultfd into the calling thread's table.
 fn fetch(pager: &Pager, shard: usize) -> Result<(Fd, Identity), Errno> {
     let descriptors = &pager.descriptors;
     let low = sys::descriptor_of(pager.companion.pid(), descriptors.uffds[shard].load(Acquire))?;

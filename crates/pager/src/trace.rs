@@ -1,5 +1,5 @@
-//! Where the time of a fault goes, and that of an eviction: `TERRACE_TRACE_FAULTS=1`. Without it,
-//! one branch a step.
+//! Traces where the time of a fault and of an eviction goes (`TERRACE_TRACE_FAULTS=1`). Without it,
+//! this takes one branch a step.
 
 use std::sync::atomic::{AtomicU64, Ordering::*};
 use terrace_control::stats::{EVICTION_STEPS, FAULT_STEPS, StatsPage};
@@ -15,9 +15,9 @@ pub(crate) enum FaultStep {
     Claim,
     /// Decompressing.
     Decode,
-    /// UFFDIO_COPY, which wakes who waits.
+    /// UFFDIO_COPY, which wakes the waiting threads.
     Copy,
-    /// The stored bytes go; counters; the claim ends.
+    /// Removing the stored bytes, counting, ending the claim.
     After,
 }
 
@@ -26,11 +26,11 @@ pub(crate) enum FaultStep {
 pub(crate) enum EvictionStep {
     /// Finding and claiming pages, registering their range.
     Scan,
-    /// Into staging.
+    /// Moving pages into staging.
     Move,
     /// Encoding.
     Compress,
-    /// Into the region's store.
+    /// Putting pages into the region's store.
     Store,
     /// Emptying staging.
     Empty,
@@ -39,33 +39,34 @@ pub(crate) enum EvictionStep {
 /// When a fault was read, and when each of its steps was over; CLOCK_MONOTONIC, ns.
 pub type FaultTimes = [u64; 1 + FAULT_STEPS];
 
-/// The fault that a thread serves. Not traced until [`StepTimer::begin`].
+/// Times of the fault that a thread serves. Not traced until [`StepTimer::begin`].
 #[derive(Default)]
 pub(crate) struct StepTimer {
     times: FaultTimes,
 }
 
 impl StepTimer {
-    /// A traced fault was read at `start_ns`.
+    /// Begins the trace of a fault that was read at `start_ns`.
     pub fn begin(&mut self, start_ns: u64) {
         self.times[0] = start_ns;
     }
 
-    /// A step is over.
+    /// Notes that a step is over.
     pub fn mark(&mut self, step: FaultStep) {
         if self.times[0] != 0 {
             self.times[1 + step as usize] = sys::now_ns();
         }
     }
 
-    /// The fault is over: its times, if it was traced.
+    /// Ends the fault; returns its times, if it was traced.
     fn end(&mut self) -> Option<FaultTimes> {
         let times = std::mem::take(&mut self.times);
         (times[0] != 0).then_some(times)
     }
 }
 
-/// The last fault of every so-many-th page is remembered: 64 MiB without a gap.
+/// Faults that are remembered. Pages this many pages apart share a place: 64 MiB without a gap have
+/// one each.
 const RECENT: usize = 1 << 14;
 
 #[derive(Default)]
@@ -81,7 +82,7 @@ struct TraceBuffer {
     recent: Box<[Recent]>,
 }
 
-/// What is traced, if anything is.
+/// The trace, if faults are traced.
 pub(crate) struct Trace(Option<Box<TraceBuffer>>);
 
 impl Trace {
@@ -102,7 +103,7 @@ impl Trace {
         self.0.is_some()
     }
 
-    /// A fault that brought a compressed page back is over.
+    /// Records a fault that brought a compressed page back and is over.
     pub fn fault(&self, address: usize, timer: &mut StepTimer) {
         let Some(kept) = &self.0 else { return };
         let Some(times) = timer.end() else { return };
@@ -116,7 +117,7 @@ impl Trace {
         recent.address.store(address as u64, SeqCst);
     }
 
-    /// Runs a step of an eviction.
+    /// Runs a step of an eviction and adds its time.
     pub fn evicting<R>(&self, step: EvictionStep, act: impl FnOnce() -> R) -> R {
         let Some(kept) = &self.0 else { return act() };
         let start_ns = sys::now_ns();
@@ -125,7 +126,7 @@ impl Trace {
         result
     }
 
-    /// So many pages were stored.
+    /// Counts pages that were stored.
     pub fn evicted(&self, pages: u32) {
         if let Some(kept) = &self.0 {
             kept.evicted.fetch_add(u64::from(pages), Relaxed);

@@ -11,7 +11,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use terrace_control::settings::{Dram, Settings};
 use terrace_os::{self as sys, PAGE};
-use terrace_policy::victims::PRESSURE_MAX;
+use terrace_policy::eviction::victims::PRESSURE_MAX;
 use terrace_tiers::codec::codec_for;
 use terrace_tiers::{Codec, CodecError, CodecKind, Page, Scratch, Tier, TierKind};
 

@@ -3,18 +3,18 @@
 //! Pure decisions: no I/O, no clock (time is an argument), no threads, no `unsafe`. The same code
 //! runs in a live program and in the simulator.
 //!
-//! - [`victims`]: which pages are evicted, by faults and written bits; [`faults`] ranks the regions
-//!   for it, [`regions`] with samples: by our own model, [`mod@terrace`], or by a published one.
-//! - [`placement`]: which units are in the fast one of two tiers, by samples; [`jenga`] and
-//!   [`memtis`] by the mechanism that they share, [`histogram`]; ours by its model and what moves
-//!   cost, [`gate`]. Those that the papers compare, for the simulator: [`hemem`], [`hybridtier`],
-//!   [`autonuma`], [`tpp`] and [`nomad`] with what they share of the [`kernel`], and the
-//!   [`oracle`]. [`sizes`]: of units that are not all alike.
+//! - [`eviction`]: which pages are evicted, by what comes back and by written bits; its `regions`
+//!   by samples too, with our own model of hotness or a published one.
+//! - [`placement`]: which units are in the fast one of two tiers, by samples. `terrace` is our
+//!   model of hotness, and `gate` the policy over it. `jenga` and `memtis` share `histogram`. Those
+//!   that the papers compare are for the simulator: `hemem`, `hybridtier`, `oracle`, and `kernel`
+//!   with AutoNUMA, TPP and Nomad.
 //! - [`tiering`]: which of several tiers each region is in, by what it costs and what that saves.
 //! - [`grouping`]: which allocation sites' objects share a zone.
+//! - [`shares`]: how a budget is divided among processes.
 //! - [`slowdown`]: how much DRAM there is to be, so that no more time is lost than is allowed.
-//! - [`live`]: by their names, those that run in a live program; [`published`]: those of a
-//!   simulation, with their papers' parameters, of which [`settings`] can be set.
+//! - [`registry`]: the policies by their names, `live` in a program and `simulated`; [`settings`]:
+//!   what of the latter can be set.
 #![forbid(unsafe_code)]
 
 /// The names of a table's rows, in their order.
@@ -30,29 +30,11 @@ macro_rules! names {
     }};
 }
 
-pub mod autonuma;
-pub mod faults;
-pub mod gate;
+pub mod eviction;
 pub mod grouping;
-pub mod hemem;
-pub mod histogram;
-pub mod hybridtier;
-pub mod jenga;
-pub mod kernel;
-pub mod lists;
-pub mod live;
-pub mod memtis;
-pub mod nomad;
-pub mod oracle;
 pub mod placement;
-pub mod published;
-pub mod regions;
+pub mod registry;
 pub mod settings;
 pub mod shares;
-pub mod sizes;
-pub mod sketch;
 pub mod slowdown;
-pub mod terrace;
 pub mod tiering;
-pub mod tpp;
-pub mod victims;

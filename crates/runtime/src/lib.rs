@@ -25,7 +25,9 @@ use segments::base_of;
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::atomic::Ordering::*;
 use terrace_alloc::grouped::{self, Grouping};
-use terrace_alloc::{placement, unmanaged, zone};
+use terrace_alloc::placement;
+use terrace_alloc::unmanaged;
+use terrace_alloc::zone;
 use terrace_control::settings::{Allocator, Settings};
 use terrace_os as sys;
 use terrace_pager::{Host, Mode, Pager};
@@ -70,7 +72,7 @@ static BEGIN: extern "C" fn() = begin;
 
 extern "C" fn end() {
     if let Some(pager) = pager() {
-        pager.tell_counts();
+        pager.publish_counts();
         // A filter of the program's might end it for what this takes.
         if !pager.is_retired() {
             terrace_alloc::enter_internal();
@@ -122,7 +124,10 @@ fn set_up() -> Result<(), String> {
     };
     let pager = Pager::create(settings, host)?;
     zone::attach(pager);
-    if !is_allocator_ours() {
+    if is_allocator_ours() {
+        // A program with an allocator of its own may have a use for rseq areas of its own.
+        terrace_alloc::begin_rseq();
+    } else {
         pager.make_thread_storage();
     }
     if std::env::var_os("LD_AUDIT").is_some_and(|libraries| !libraries.is_empty()) {

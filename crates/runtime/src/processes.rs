@@ -17,7 +17,10 @@ use crate::{executed, mappings, pin, privileges};
 use std::arch::naked_asm;
 use std::ffi::{c_char, c_void};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
-use terrace_alloc::{grouped, placement, unmanaged, zone};
+use terrace_alloc::grouped;
+use terrace_alloc::placement;
+use terrace_alloc::unmanaged;
+use terrace_alloc::zone;
 use terrace_os as sys;
 use terrace_pager::locking;
 
@@ -189,7 +192,7 @@ extern "C" fn pthread_create(
         && let Some(pager) = pager()
     {
         // SAFETY: the C library has written the new thread's identity there.
-        pager.knows_thread(unsafe { *thread });
+        pager.note_thread(unsafe { *thread });
     }
     error
 }
@@ -331,7 +334,7 @@ fn in_child() {
 /// can give back.
 pub(crate) fn with_tasks_given_back<R>(make: impl Fn() -> R, refused: impl Fn(&R) -> bool) -> R {
     let made = make();
-    match refused(&made) && pager().is_some_and(|pager| pager.gives_tasks_back()) {
+    match refused(&made) && pager().is_some_and(|pager| pager.release_tasks()) {
         true => make(),
         false => made,
     }

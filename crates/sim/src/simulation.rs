@@ -23,7 +23,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng as _, SeedableRng as _};
 use std::sync::Arc;
 use terrace_policy::placement::{Move, Place, PlacementPolicy, Room, Senses, UnitId};
-use terrace_policy::published::Parameters;
+use terrace_policy::registry::simulated::Parameters;
 
 /// What is simulated, besides the policy and the accesses.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -659,7 +659,7 @@ mod tests {
     use proptest::prelude::*;
     use std::sync::{Arc, Mutex};
     use terrace_policy::placement::Reason;
-    use terrace_policy::published;
+    use terrace_policy::registry::simulated;
 
     /// 100 and 300 ns, one request at a time, moves of 1000 ns up and 2000 down, hints of 50.
     fn machine() -> Machine {
@@ -1126,7 +1126,7 @@ mod tests {
         let parameters =
             Parameters { slowness: 3.75, samples: 0.05, largest, ..Parameters::default() };
         let policies =
-            published::NAMES.iter().map(|name| published::policy(name, &parameters).unwrap());
+            simulated::NAMES.iter().map(|name| simulated::policy(name, &parameters).unwrap());
         policies.map(|policy| Simulation::sized(settings, sizes.into(), policy)).collect()
     }
 
@@ -1186,7 +1186,7 @@ mod tests {
             let mut parameters = Parameters::default();
             parameters.set("oracle.free=on").unwrap();
             simulations
-                .push(Simulation::new(setup, published::policy("oracle", &parameters).unwrap()));
+                .push(Simulation::new(setup, simulated::policy("oracle", &parameters).unwrap()));
             pass::run(&mut stream, &mut simulations, &mut |_| {}).unwrap();
             let hints: Vec<bool> =
                 simulations.iter().map(|simulation| simulation.senses.hints).collect();
@@ -1234,7 +1234,7 @@ mod tests {
             simulations.push(Simulation::sized(
                 setup,
                 sizes.clone().into(),
-                published::policy("oracle", &parameters).unwrap(),
+                simulated::policy("oracle", &parameters).unwrap(),
             ));
             let generator = Generator::parse(name, 300, 60_000).unwrap();
             pass::run(&mut generator.stream(3), &mut simulations, &mut |_| {}).unwrap();
@@ -1358,7 +1358,7 @@ mod tests {
             let first = outcomes();
             prop_assert_eq!(&first, &outcomes());
             // What they ask for fits.
-            for (name, outcome) in published::NAMES.iter().zip(&first) {
+            for (name, outcome) in simulated::NAMES.iter().zip(&first) {
                 prop_assert_eq!(outcome.total.refused, 0, "{}", name);
             }
         }
@@ -1368,7 +1368,7 @@ mod tests {
     fn a_stream_that_breaks_its_word_is_an_error() {
         let mut simulations = vec![Simulation::new(
             settings(4, 2),
-            published::policy("first-touch", &Parameters::default()).unwrap(),
+            simulated::policy("first-touch", &Parameters::default()).unwrap(),
         )];
         let error =
             pass::run(&mut Given::reads(10, [1, 9]), &mut simulations, &mut |_| {}).unwrap_err();

@@ -48,27 +48,28 @@ impl Zram {
 
     /// What it takes of memory: compressed pages, their pools and tables.
     pub fn used_bytes(&self) -> anyhow::Result<u64> {
-        let statistics = self.read("mm_stat")?;
-        let total = statistics
-            .split_whitespace()
-            .nth(2)
-            .context("mm_stat has mem_used_total as its third field")?;
-        Ok(total.parse()?)
+        used_bytes(&self.device)
     }
 
     fn setting(&self, name: &str) -> String {
         format!("/sys/block/{}/{name}", self.device)
     }
 
-    fn read(&self, name: &str) -> anyhow::Result<String> {
-        fs::read_to_string(self.setting(name))
-            .with_context(|| format!("cannot read {}", self.setting(name)))
-    }
-
     fn write(&self, name: &str, value: &str) -> anyhow::Result<()> {
         fs::write(self.setting(name), value)
             .with_context(|| format!("cannot write {value} to {}", self.setting(name)))
     }
+}
+
+/// What a zram device such as `zram0` takes of memory: compressed pages, their pools and tables.
+pub fn used_bytes(device: &str) -> anyhow::Result<u64> {
+    let path = format!("/sys/block/{device}/mm_stat");
+    let statistics = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+    let total = statistics
+        .split_whitespace()
+        .nth(2)
+        .context("mm_stat has mem_used_total as its third field")?;
+    Ok(total.parse()?)
 }
 
 impl Drop for Zram {

@@ -9,7 +9,7 @@
 //!
 //! Invariants:
 //! * Between being taken and being punched, a slot's blocks are written once each: an extent is
-//!   only appended to, and repacked by being copied into another slot. So a slot reads right for
+//!   only appended to, and compacted by being copied into another slot. So a slot reads right for
 //!   any process that knows what is in it, a forked child too, until it is taken again.
 //! * A slot given up is punched and taken again when no child lives that was forked while it was in
 //!   use (see [`DataFile::tidy`]). A child never takes, writes or punches slots of the file it
@@ -587,7 +587,7 @@ impl FileExtent {
         !self.file.is_inherited()
     }
 
-    /// Whether a living child may read it, or a parent owns it: repacking it would take space, not
+    /// Whether a living child may read it, or a parent owns it: compacting it would take space, not
     /// give it.
     pub fn is_frozen(&self) -> bool {
         self.file.is_frozen(self.slot)

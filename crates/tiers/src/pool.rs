@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Invariants: an extent holds pages of one tier; blobs start at multiples of 8 bytes and lie below
-//! the cursor; the cursor moves down only in `repack`, which for an extent in a file is a new
+//! the cursor; the cursor moves down only in `compact`, which for an extent in a file is a new
 //! extent; an extent without live pages goes back to its medium at once. The pool does not
 //! know which blobs are live, only how many and how large: locations are the caller's. It takes no
 //! locks.
@@ -29,7 +29,7 @@ use crate::slots::SlotError;
 use crate::tier::{Backing, Tier};
 
 /// Extents of one region at most: 32 MiB for 2 MiB of pages, reached only by a caller that never
-/// repacks.
+/// compacts.
 pub const EXTENTS_MAX: usize = 64;
 
 /// Blobs start at multiples of this, so that 16 bits reach all of an extent.
@@ -41,17 +41,18 @@ const CHECKSUM_BYTES: usize = size_of::<Checksum>();
 /// there.
 const HOLES: usize = 64;
 
-/// An extent is worth repacking when more than one byte in so many is dead …
-const REPACK_DEAD_ONE_IN: usize = 10;
+/// An extent is worth compacting when more than one byte in so many is dead …
+const COMPACT_DEAD_ONE_IN: usize = 10;
 /// … and so many bytes at least, since nothing less than a page can be given back.
-const REPACK_DEAD_BYTES_MIN: usize = PAGE_BYTES;
-/// It wastes memory when so much is dead that others should not wait until it is packed by the way:
-/// one byte in so many.
+const COMPACT_DEAD_BYTES_MIN: usize = PAGE_BYTES;
+/// An extent is fragmented when one byte in this many is dead: it is compacted without waiting for
+/// another eviction there.
 const WASTE_DEAD_ONE_IN: usize = 4;
-/// An extent in a file is repacked when one byte in so many is dead, in a file in DRAM and on disk.
-/// Repacking reads and writes the whole extent and fills no holes, and space on disk is cheaper.
-const REPACK_DRAM_FILE_DEAD_ONE_IN: usize = 4;
-const REPACK_FILE_DEAD_ONE_IN: usize = 2;
+/// An extent in a file is compacted when one byte in this many is dead, in a file in DRAM and on
+/// disk. Compacting reads and writes the whole extent and fills no holes, and space on disk is
+/// cheaper.
+const COMPACT_DRAM_FILE_DEAD_ONE_IN: usize = 4;
+const COMPACT_FILE_DEAD_ONE_IN: usize = 2;
 
 /// Where a page is stored, and how.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -159,16 +160,16 @@ pub enum PoolError {
         /// The location.
         location: Location,
     },
-    /// The locations given to `repack` are not the pages that the extent holds.
+    /// The locations given to `compact` are not the pages that the extent holds.
     #[error(
         "{0} Nothing was moved (internal error): the caller's locations are not those this pool gave out"
     )]
-    Mismatch(RepackMismatch),
+    Mismatch(CompactionMismatch),
 }
 
 /// How the caller's idea of an extent differs from the pool's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RepackMismatch {
+pub struct CompactionMismatch {
     /// The extent.
     pub extent: u8,
     /// Pages the extent holds, and pages given.
@@ -177,9 +178,9 @@ pub struct RepackMismatch {
     pub bytes: (usize, usize),
 }
 
-impl std::fmt::Display for RepackMismatch {
+impl std::fmt::Display for CompactionMismatch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let RepackMismatch { extent, pages, bytes } = self;
+        let CompactionMismatch { extent, pages, bytes } = self;
         if pages.0 == pages.1 && bytes.0 == bytes.1 {
             return write!(f, "pages of extent {extent} overlap or lie outside it.");
         }
@@ -226,7 +227,7 @@ impl Part {
 
 struct Extent {
     data: Data,
-    /// First byte never written since the last repack; a multiple of [`UNIT_BYTES`], at most
+    /// First byte never written since the last compaction; a multiple of [`UNIT_BYTES`], at most
     /// [`EXTENT_BYTES`].
     cursor: u32,
     /// Room taken by live pages, in bytes.
@@ -348,23 +349,23 @@ impl Extent {
     /// Whether more than one byte in so many is dead, and enough of them.
     fn has_dead(&self, one_in: usize) -> bool {
         let dead = self.dead_bytes();
-        dead >= REPACK_DEAD_BYTES_MIN && dead * one_in > self.cursor as usize
+        dead >= COMPACT_DEAD_BYTES_MIN && dead * one_in > self.cursor as usize
     }
 
-    fn wants_repack(&self) -> bool {
+    fn wants_compaction(&self) -> bool {
         match &self.data {
-            Data::Memory { .. } => self.has_dead(REPACK_DEAD_ONE_IN),
+            Data::Memory { .. } => self.has_dead(COMPACT_DEAD_ONE_IN),
             Data::File(file) => {
                 self.has_dead(if file.is_in_dram() {
-                    REPACK_DRAM_FILE_DEAD_ONE_IN
+                    COMPACT_DRAM_FILE_DEAD_ONE_IN
                 } else {
-                    REPACK_FILE_DEAD_ONE_IN
+                    COMPACT_FILE_DEAD_ONE_IN
                 }) && !file.is_frozen()
             }
         }
     }
 
-    fn wastes(&self) -> bool {
+    fn is_fragmented(&self) -> bool {
         matches!(self.data, Data::Memory { .. }) && self.has_dead(WASTE_DEAD_ONE_IN)
     }
 }
@@ -386,7 +387,7 @@ impl RegionStore {
     }
 
     /// Copies `encoded` into an extent of the tier `tiers[tier_index]`, which must be a compressed
-    /// one, and counts it there. The location stays right until `remove`, or until `repack`
+    /// one, and counts it there. The location stays right until `remove`, or until `compact`
     /// changes it.
     ///
     /// # Errors
@@ -602,17 +603,17 @@ impl RegionStore {
     /// The first extent in which more than a tenth of the packed bytes (a quarter in a file, half
     /// on disk), and at least 4096, are dead, if any. None in a file that a forked child
     /// shares. Or the first table whose pool has more than an eighth of its slots free.
-    pub fn wants_repack(&self) -> Option<u8> {
+    pub fn wants_compaction(&self) -> Option<u8> {
         self.first(|part| match part {
-            Part::Extent(extent) => extent.wants_repack(),
+            Part::Extent(extent) => extent.wants_compaction(),
             Part::Slots { table, .. } => table.is_loose(),
         })
     }
 
     /// The first extent in memory (not in a file, whose space is cheap, and which would have to be
     /// written for it) of which a quarter, and 4096 bytes at least, are dead, if any.
-    pub fn wastes(&self) -> Option<u8> {
-        self.first(|part| part.extent().is_some_and(Extent::wastes))
+    pub fn fragmented_extent(&self) -> Option<u8> {
+        self.first(|part| part.extent().is_some_and(Extent::is_fragmented))
     }
 
     fn first(&self, wanted: fn(&Part) -> bool) -> Option<u8> {
@@ -631,7 +632,7 @@ impl RegionStore {
     /// [`PoolError::Mismatch`] if `live` is not what the extent holds (count, bytes, overlaps),
     /// [`PoolError::NoSuchPage`] if a location is not in it, [`PoolError::NoMemory`], and for an
     /// extent in a file [`PoolError::Read`] and [`PoolError::Medium`]; nothing has moved then.
-    pub fn repack(
+    pub fn compact(
         &mut self,
         tiers: &[Tier],
         extent: u8,
@@ -646,7 +647,7 @@ impl RegionStore {
                 let (pages_held, bytes_held) = table.held();
                 if (live.len(), bytes) != (pages_held, bytes_held) {
                     let (pages, bytes) = ((pages_held, live.len()), (bytes_held, bytes));
-                    return Err(PoolError::Mismatch(RepackMismatch { extent, pages, bytes }));
+                    return Err(PoolError::Mismatch(CompactionMismatch { extent, pages, bytes }));
                 }
                 let its = |at: &Location| at.extent == extent && table.holds(at.offset, at.len);
                 if let Some(&location) = live.iter().find(|location| !its(location)) {
@@ -661,7 +662,7 @@ impl RegionStore {
         let bytes_given = live.iter().map(|location| packed(location.len.into())).sum();
         let mismatch = |pages, bytes: u32| {
             let (pages, bytes) = ((pages, live.len()), (bytes as usize, bytes_given));
-            PoolError::Mismatch(RepackMismatch { extent, pages, bytes })
+            PoolError::Mismatch(CompactionMismatch { extent, pages, bytes })
         };
         let Some(held) = held else { return Err(mismatch(0, 0)) };
         let Some(tier) = tiers.get(usize::from(held.tier)) else {

@@ -130,7 +130,7 @@ impl TierStats {
 
     /// Memory of the medium in use, in bytes: over all extents, the pages touched since they were
     /// last given back. At least `stored_bytes`; the difference is checksums, packing and dead
-    /// bytes not yet repacked.
+    /// bytes not yet compacted.
     pub fn physical_bytes(&self) -> u64 {
         self.physical_bytes.load(Relaxed)
     }

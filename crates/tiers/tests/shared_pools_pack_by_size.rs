@@ -65,12 +65,12 @@ impl Region {
         }
     }
 
-    fn repack_wanted(&mut self, tiers: &[Tier]) -> bool {
+    fn compact_wanted(&mut self, tiers: &[Tier]) -> bool {
         let mut packed = false;
-        while let Some(part) = self.store.wants_repack() {
+        while let Some(part) = self.store.wants_compaction() {
             let mut live: Vec<Location> = self.pages.iter().map(|page| page.1).collect();
             let before = live.clone();
-            self.store.repack(tiers, part, &mut live).unwrap();
+            self.store.compact(tiers, part, &mut live).unwrap();
             assert_eq!(live, before, "pages of a table keep their rows");
             packed = true;
         }
@@ -117,13 +117,13 @@ fn zsmalloc_packs_as_densely_as_the_kernels() {
     assert!(loose < 0.75, "{loose}: there is something to pack");
     // Until it is dense enough, region by region.
     let packings =
-        regions.iter_mut().filter_map(|region| region.repack_wanted(&tiers).then_some(()));
+        regions.iter_mut().filter_map(|region| region.compact_wanted(&tiers).then_some(()));
     assert!(packings.count() > 1);
     let packed = tiers[0].stats.stored_bytes() as f64 / tiers[0].stats.physical_bytes() as f64;
     // An eighth of slots free, a sixteenth of frames idle, and 4 % of classes.
     assert!(packed > 0.78, "{packed}, {loose} before");
     regions.iter().for_each(Region::check);
-    assert!(regions.iter_mut().all(|region| !region.repack_wanted(&tiers)), "it ends");
+    assert!(regions.iter_mut().all(|region| !region.compact_wanted(&tiers)), "it ends");
     regions.iter_mut().for_each(|region| region.clear(&tiers));
     assert_eq!((tiers[0].stats.physical_bytes(), medium.allocated_bytes()), (0, 0));
 }
@@ -237,7 +237,7 @@ fn threads_with_regions_of_their_own_share_a_pool() {
                         }
                         if step % 500 == 0 {
                             region.check();
-                            region.repack_wanted(tiers);
+                            region.compact_wanted(tiers);
                         }
                     }
                     region.check();
@@ -271,7 +271,7 @@ proptest! {
                 region.pages.push((seed, insert(&mut region.store, &tiers, seed, len).unwrap()));
             }
             if choice % 64 == 0 {
-                region.repack_wanted(&tiers);
+                region.compact_wanted(&tiers);
             }
         }
         regions.iter().for_each(Region::check);

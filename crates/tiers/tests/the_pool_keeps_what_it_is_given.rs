@@ -48,10 +48,10 @@ enum Step {
         encoding: Encoding,
     },
     Remove(prop::sample::Index),
-    /// Removes about half of the pages: what makes extents worth repacking.
+    /// Removes about half of the pages: what makes extents worth compacting.
     Thin,
-    RepackWanted,
-    RepackAll,
+    CompactWanted,
+    CompactAll,
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -66,8 +66,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         40 => insert,
         15 => any::<prop::sample::Index>().prop_map(Step::Remove),
         1 => Just(Step::Thin),
-        3 => Just(Step::RepackWanted),
-        1 => Just(Step::RepackAll),
+        3 => Just(Step::CompactWanted),
+        1 => Just(Step::CompactAll),
     ];
     prop::collection::vec(step, 1..900)
 }
@@ -86,7 +86,7 @@ impl Model {
         numbers
     }
 
-    fn repack(&mut self, store: &mut RegionStore, tiers: &[Tier], extent: u8) {
+    fn compact(&mut self, store: &mut RegionStore, tiers: &[Tier], extent: u8) {
         let numbers: Vec<u64> = self
             .pages
             .iter()
@@ -94,7 +94,7 @@ impl Model {
             .map(|(n, _)| *n)
             .collect();
         let mut live: Vec<Location> = numbers.iter().map(|n| self.pages[n].1).collect();
-        store.repack(tiers, extent, &mut live).unwrap();
+        store.compact(tiers, extent, &mut live).unwrap();
         for (number, location) in numbers.iter().zip(live) {
             self.pages.get_mut(number).unwrap().1 = location;
         }
@@ -190,22 +190,22 @@ fn as_a_map(steps: &[Step], tiers: &[Tier]) -> Result<(), TestCaseError> {
                     store.remove(tiers, location).unwrap();
                 }
             }
-            Step::RepackWanted => {
-                while let Some(extent) = store.wants_repack() {
+            Step::CompactWanted => {
+                while let Some(extent) = store.wants_compaction() {
                     let before = store.physical_bytes();
-                    model.repack(&mut store, tiers, extent);
+                    model.compact(&mut store, tiers, extent);
                     prop_assert!(
                         shares_a_pool(tiers) || store.physical_bytes() < before,
-                        "a repack that was wanted gave nothing back"
+                        "a compaction that was wanted gave nothing back"
                     );
                 }
             }
-            Step::RepackAll => {
+            Step::CompactAll => {
                 let mut extents: Vec<u8> = model.pages.values().map(|page| page.1.extent).collect();
                 extents.sort_unstable();
                 extents.dedup();
                 for extent in extents {
-                    model.repack(&mut store, tiers, extent);
+                    model.compact(&mut store, tiers, extent);
                 }
                 model.check_bytes(&store);
             }
@@ -377,7 +377,7 @@ fn a_repack_with_the_wrong_pages_moves_nothing() {
     for location in &locations[..10] {
         store.remove(&tiers, *location).unwrap();
     }
-    assert_eq!(store.wants_repack(), Some(0));
+    assert_eq!(store.wants_compaction(), Some(0));
     let live = &locations[10..];
     let mut twice = live.to_vec();
     twice[0] = twice[1];
@@ -387,7 +387,7 @@ fn a_repack_with_the_wrong_pages_moves_nothing() {
     outside[3].offset = u16::MAX;
     let mut refused = |mut given: Vec<Location>, extent| {
         let before = given.clone();
-        let error = store.repack(&tiers, extent, &mut given).unwrap_err();
+        let error = store.compact(&tiers, extent, &mut given).unwrap_err();
         assert_eq!(given, before, "{error}");
         error.to_string()
     };
@@ -406,8 +406,8 @@ fn a_repack_with_the_wrong_pages_moves_nothing() {
     );
     let mut live = live.to_vec();
     live.reverse();
-    store.repack(&tiers, 0, &mut live).unwrap();
-    assert_eq!((store.wants_repack(), store.physical_bytes()), (None, 3 * 4096));
+    store.compact(&tiers, 0, &mut live).unwrap();
+    assert_eq!((store.wants_compaction(), store.physical_bytes()), (None, 3 * 4096));
     assert!(
         live.iter()
             .all(|location| stored(&store, *location, &mut ReadBuffer::new()).0
@@ -424,5 +424,5 @@ fn an_empty_store_is_small_and_free() {
     assert!(size_of::<RegionStore>() <= 32);
     let store = RegionStore::new();
     assert!(store.is_empty());
-    assert_eq!((store.physical_bytes(), store.wants_repack()), (0, None));
+    assert_eq!((store.physical_bytes(), store.wants_compaction()), (0, None));
 }

@@ -1,7 +1,7 @@
 //! Zones, slabs and magazines against a map of what is alive.
 
 use super::*;
-use crate::classes::{CLASSES, Class, slab_objects};
+use crate::grouped::classes::{CLASSES, Class, slab_objects};
 use crate::zone::ZoneId;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, Once};
@@ -185,7 +185,7 @@ fn empty_slabs_serve_other_classes_of_their_kind() {
     let mut starts = Vec::new();
     for round in 0..4 {
         // 16, 32, 64 and 128 bytes: of one kind.
-        let class = crate::classes::class_of(16 << round);
+        let class = crate::grouped::classes::class_of(16 << round);
         let count = 64 * slab_objects(class);
         let objects: Vec<Object> =
             (0..count).map(|_| Object::new(own.cache(), 5, class, 1)).collect();
@@ -203,7 +203,7 @@ fn empty_slabs_serve_other_classes_of_their_kind() {
 fn what_was_freed_without_a_cache_is_found_again() {
     opened();
     let mut own = Own::new();
-    let class = crate::classes::class_of(3000);
+    let class = crate::grouped::classes::class_of(3000);
     let objects: Vec<Object> =
         (0..100).map(|fill| Object::new(own.cache(), 1, class, fill)).collect();
     for object in objects {

@@ -2,7 +2,7 @@
 //! (page cache counts there too); its user should know it.
 
 use super::row::{Row, Status, read};
-use crate::growth::Room;
+use crate::processes::growth::Room;
 use crate::quantity::bytes;
 use std::path::{Path, PathBuf};
 

@@ -5,7 +5,7 @@ use super::row::{Row, Status};
 /// One row.
 pub fn rows() -> Vec<Row> {
     let name = "libterrace.so";
-    vec![match crate::library::locate() {
+    vec![match crate::run::library::locate() {
         Ok(path) => {
             Row::ok(name, path.display().to_string(), "terrace run will preload it").required()
         }

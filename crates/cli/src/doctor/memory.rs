@@ -2,7 +2,7 @@
 //! machines), and huge pages.
 
 use super::row::{Row, Status, chosen, read};
-use crate::growth::Room;
+use crate::processes::growth::Room;
 use crate::quantity::bytes;
 use terrace_tiers::meminfo_bytes;
 

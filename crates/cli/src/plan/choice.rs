@@ -1,10 +1,10 @@
 //! What is to be had, of what was seen: curves over the knob, settings, and sets of tiers.
 
 use super::seen::Seen;
-use crate::args::PlanArguments;
-use crate::compress::{Compressed, PACKED};
-use crate::prices::Prices;
-use crate::tco;
+use crate::cost::compress::{Compressed, PACKED};
+use crate::cost::prices::Prices;
+use crate::cost::tco;
+use crate::plan::args::PlanArguments;
 use serde::Serialize;
 use terrace_control::settings::Window;
 use terrace_policy::tiering::cost::CONFIG;

@@ -12,13 +12,14 @@
 //! What an input cannot tell is said in a line and not guessed. Everything about tiers that are not
 //! in use yet is an estimate.
 
+pub mod args;
 mod choice;
 mod seen;
 mod shown;
 
-use crate::args::PlanArguments;
 use crate::characterize::pages_of_file;
-use crate::prices::Prices;
+use crate::cost::prices::Prices;
+use crate::plan::args::PlanArguments;
 use anyhow::{Context, Result, bail, ensure};
 use seen::Seen;
 use std::io::{Read, Write};

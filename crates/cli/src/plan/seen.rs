@@ -1,12 +1,13 @@
 //! What is known of a program's memory, from whatever `terrace plan` was given: a report, a
 //! recording, a process that runs. What an input cannot tell stays empty, and is named.
 
-use crate::compress::{Compressed, Gauge};
-use crate::data::REGION_BYTES;
-use crate::idle::{FROM_BYTES, Idle, IdleWatch};
-use crate::prices::Prices;
-use crate::tco::Tco;
-use crate::{figures, process, run_dir};
+use crate::cost::compress::{Compressed, Gauge};
+use crate::cost::prices::Prices;
+use crate::cost::tco::Tco;
+use crate::processes::data::REGION_BYTES;
+use crate::processes::idle::{FROM_BYTES, Idle, IdleWatch};
+use crate::processes::{process, statistics};
+use crate::run::directory;
 use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 use std::collections::HashMap;
@@ -223,9 +224,9 @@ pub fn of_process(pid: u32, time: Duration, tiers: &str) -> Result<Seen> {
 
 /// Where a process is whose pages a run moves already, and how much data it had at most.
 fn managed(pid: u32) -> Option<(Here, u64)> {
-    let (runs, _) = run_dir::live();
-    let page = runs.iter().find_map(|run| figures::newest_pages(&run.path).remove(&pid))?;
-    let told = figures::read_one(&page)?;
+    let (runs, _) = directory::live();
+    let page = runs.iter().find_map(|run| statistics::newest_pages(&run.path).remove(&pid))?;
+    let told = statistics::read_one(&page)?;
     let (logical, physical) = (told.mean_logical_bytes, told.mean_physical_bytes);
     let tco = Tco::of(logical, physical, &told.tiers, &Prices::default())?;
     let slowdown = told.counts.lost_ns as f64 / 1e9 / told.elapsed_s().max(1.0);

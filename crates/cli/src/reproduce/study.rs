@@ -7,7 +7,7 @@
 //! of 4 KiB plays a unit, as otherwise there would be too many of them.
 
 use anyhow::{Context, Result};
-use terrace_policy::published::{self, Parameters};
+use terrace_policy::registry::simulated::{self, Parameters};
 use terrace_sim::machine::{Machine, REGION, Slow};
 use terrace_sim::pass;
 use terrace_sim::simulation::{Outcome, Settings, Simulation};
@@ -127,7 +127,7 @@ impl Memory {
             seed: self.seed,
             ..Settings::new(machine, self.units)
         };
-        let policy = published::policy(run.policy, &self.parameters(run)?)
+        let policy = simulated::policy(run.policy, &self.parameters(run)?)
             .with_context(|| format!("no policy {}", run.policy))?;
         Ok(Simulation::new(settings, policy))
     }

@@ -5,7 +5,7 @@ use anyhow::{Context as _, Result, bail};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
-use terrace_policy::published::{self, Parameters};
+use terrace_policy::registry::simulated::{self, Parameters};
 use terrace_sim::machine::{Machine, PAGE, PRESETS, REGION, Slow};
 use terrace_sim::mixed;
 use terrace_sim::objects::Filter;
@@ -405,7 +405,7 @@ pub fn of(arguments: &SimArguments) -> Result<Vec<Run>> {
 /// Policies, each with all combinations of what is to be set of it.
 fn policies(arguments: &SimArguments) -> Result<Vec<(String, Vec<String>)>> {
     let names: Vec<String> = if arguments.policies.is_empty() {
-        published::NAMES.map(str::to_owned).to_vec()
+        simulated::NAMES.map(str::to_owned).to_vec()
     } else {
         arguments.policies.clone()
     };
@@ -429,7 +429,7 @@ fn policies(arguments: &SimArguments) -> Result<Vec<(String, Vec<String>)>> {
     }
     let mut all = Vec::new();
     for name in names {
-        known("policy", &name, published::NAMES.into_iter())?;
+        known("policy", &name, simulated::NAMES.into_iter())?;
         let mut sets: Vec<Vec<String>> = vec![Vec::new()];
         for (_, alternatives) in sweeps.iter().filter(|(policy, _)| *policy == name) {
             sets = sets

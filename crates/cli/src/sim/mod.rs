@@ -14,7 +14,7 @@ use args::SimArguments;
 use results::{Results, Row};
 use std::fmt::Write as _;
 use std::io::Write as _;
-use terrace_policy::published;
+use terrace_policy::registry::simulated;
 use terrace_sim::machine::PRESETS;
 use terrace_sim::objects::layouts::Kind;
 use terrace_sim::objects::programs;
@@ -91,9 +91,9 @@ fn list() -> String {
         &mut Kind::ALL.into_iter().map(|kind| (kind.name(), kind.about().to_owned())),
     );
     let _ = writeln!(text, "policies, and what can be set (--set POLICY.NAME=VALUE):");
-    for name in published::NAMES {
+    for name in simulated::NAMES {
         let _ = writeln!(text, "  {name}");
-        for knob in published::knobs(name).unwrap_or_default() {
+        for knob in simulated::knobs(name).unwrap_or_default() {
             let _ = writeln!(text, "    {:<18} {}", knob.name, knob.about);
         }
     }

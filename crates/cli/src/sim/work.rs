@@ -10,7 +10,7 @@ use std::io::{IsTerminal as _, Write as _};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
-use terrace_policy::published;
+use terrace_policy::registry::simulated;
 use terrace_sim::ahead::Ahead;
 use terrace_sim::pass;
 use terrace_sim::simulation::Simulation;
@@ -113,7 +113,7 @@ fn together(
         let run = &cases[*number];
         match run.settings(units, &sizes, accesses, opened.period) {
             Ok((settings, parameters)) => {
-                let policy = published::policy(&run.case.policy, &parameters)
+                let policy = simulated::policy(&run.case.policy, &parameters)
                     .context("its name was looked at before")?;
                 simulations.push(Simulation::sized(settings, sizes.clone(), policy));
                 numbers.push(*number);

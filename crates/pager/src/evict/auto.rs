@@ -26,7 +26,7 @@ const WEIGHT: u64 = 64;
 /// dram,swap"`).
 const SWAP_TIMES: f64 = 2.2;
 /// A share of memory to evict that counts as none; factors between tiers still hold for it.
-const LEAST_MUST_GO: f64 = 1e-3;
+const LEAST_SHARE_TO_EVICT: f64 = 1e-3;
 /// A rival must be cheaper than the tier in use by this factor: measurements are no more exact.
 const CLEARLY: f64 = 0.9;
 
@@ -77,11 +77,11 @@ impl PerPage {
     }
 }
 
-/// Number of faults, up to a constant factor, if the share `must_go` of the data must leave memory.
-/// An evicted page takes `ratio` of its size. It is the accesses that go to the least popular share
-/// by Zipf's law. `None` if evicting all pages is not enough.
-pub(crate) fn faults(must_go: f64, ratio: f64) -> Option<f64> {
-    let share_out = (must_go / (1.0 - ratio).max(0.01)).clamp(0.0, 0.999);
+/// Number of faults, up to a constant factor, if `share_to_evict` of the data must leave memory. An
+/// evicted page takes `ratio` of its size. It is the accesses that go to the least popular share by
+/// Zipf's law. `None` if evicting all pages is not enough.
+pub(crate) fn faults(share_to_evict: f64, ratio: f64) -> Option<f64> {
+    let share_out = (share_to_evict / (1.0 - ratio).max(0.01)).clamp(0.0, 0.999);
     (share_out < 0.999).then(|| -(1.0 - share_out).ln())
 }
 
@@ -146,7 +146,7 @@ impl Auto {
 
     fn cost_of_swap(&self, mm: &Mm) -> Option<u64> {
         let fill = |memory: usize| {
-            // SAFETY: so many pages are there, of a reservation that no other code knows.
+            // SAFETY: the reservation holds `SAMPLE` pages, and no other code has its address.
             unsafe {
                 let to = memory as *mut u8;
                 std::ptr::copy_nonoverlapping(self.sample.as_ptr().cast::<u8>(), to, SAMPLE * PAGE);
@@ -158,16 +158,21 @@ impl Auto {
 
     /// The tier to evict into now. `takes` lists the tiers that accept pages, each with the share
     /// of its size that a page takes there.
-    pub fn choose(&mut self, must_go: f64, takes: &[(usize, f64)], first_own: usize) -> usize {
+    pub fn choose(
+        &mut self,
+        share_to_evict: f64,
+        takes: &[(usize, f64)],
+        first_own: usize,
+    ) -> usize {
         // Where all fits, as far as is known, evicted pages are borderline: the cost of one fault
         // decides.
-        let must_go = must_go.max(LEAST_MUST_GO);
+        let share_to_evict = share_to_evict.max(LEAST_SHARE_TO_EVICT);
         let cost = |tier: usize| {
             let ratio = takes.iter().find(|(index, _)| *index == tier)?.1;
             Some(self.costs_ns[tier])
                 .filter(|ns| *ns > 0)
                 .map(|ns| ns as f64)
-                .zip(faults(must_go, ratio))
+                .zip(faults(share_to_evict, ratio))
                 .map(|(ns, faults)| ns * faults)
         };
         let best = takes
@@ -259,9 +264,9 @@ mod tests {
         assert_eq!(auto(&[0, 12_000, 16_000, 18_000]).choose(0.5, &all, 2), 3);
         assert_eq!(auto(&[0, 12_000, 16_000, 90_000]).choose(0.6, &all, 2), 3);
         // All would fit.
-        for must_go in [0.0, -0.1] {
-            assert_eq!(auto(&[0, 12_000, 10_000, 30_000]).choose(must_go, &all[..2], 2), 2);
-            assert_eq!(auto(&[0, 8_000, 10_000, 30_000]).choose(must_go, &all[..2], 2), 1);
+        for share_to_evict in [0.0, -0.1] {
+            assert_eq!(auto(&[0, 12_000, 10_000, 30_000]).choose(share_to_evict, &all[..2], 2), 2);
+            assert_eq!(auto(&[0, 8_000, 10_000, 30_000]).choose(share_to_evict, &all[..2], 2), 1);
         }
         // Swap takes nothing at present.
         assert_eq!(auto(&[0, 12_000, 16_000, 30_000]).choose(0.3, &all[1..], 2), 2);

@@ -9,7 +9,8 @@ use std::ops::Range;
 use std::sync::atomic::Ordering::*;
 use terrace_os::{self as sys, Errno, PAGE, Run};
 
-/// First wait after the kernel refused to move pages of a region, ms. Doubles up to 2^7 times.
+/// First wait after the kernel refused to move pages of a region, ms. Doubles with each refusal, at
+/// most seven times (12.8 s).
 const REFUSED_MS: u64 = 100;
 /// One over the share of `vm.max_map_count` above which ranges are registered in long runs, so that
 /// the program never meets that limit. Each of our ranges may be two of the kernel's VMAs: half of
@@ -57,7 +58,7 @@ impl Evictor {
                         let before = word.load();
                         if !before.is_present()
                             || before.is_given_up()
-                            || mm.see_return(entry, address, now_ms)
+                            || mm.note_swap_in(entry, address, now_ms)
                         {
                             continue;
                         }

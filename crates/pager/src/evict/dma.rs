@@ -15,7 +15,7 @@ const ENDS_WITHIN: Duration = Duration::from_millis(100);
 
 /// What the program holds, or may hold, that pins pages, or `None`. Reads the program's descriptor
 /// table, which is not the calling thread's.
-pub fn sign() -> Option<&'static str> {
+pub fn pin_evidence() -> Option<&'static str> {
     #[cfg(test)]
     if sys::simulated::kernel().is_some() {
         return None;
@@ -58,7 +58,7 @@ mod tests {
 
     #[test]
     fn a_file_open_for_direct_input_is_seen() {
-        assert_eq!(super::sign(), None);
+        assert_eq!(super::pin_evidence(), None);
         // Where the temporary directory's file system has no O_DIRECT, a pipe in packet mode
         // carries the same flag but is not a file.
         let path = std::env::temp_dir().join(format!("terrace-dma-{}", std::process::id()));
@@ -72,10 +72,15 @@ mod tests {
         let _ = std::fs::remove_file(&path);
         match opened {
             Ok(file) => {
-                assert_eq!(super::sign(), Some("O_DIRECT"), "descriptor {}", file.as_raw_fd())
+                assert_eq!(
+                    super::pin_evidence(),
+                    Some("O_DIRECT"),
+                    "descriptor {}",
+                    file.as_raw_fd()
+                )
             }
             Err(e) => eprintln!("skipped: no O_DIRECT in {} ({e})", std::env::temp_dir().display()),
         }
-        assert_eq!(super::sign(), None);
+        assert_eq!(super::pin_evidence(), None);
     }
 }

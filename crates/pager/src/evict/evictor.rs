@@ -1,7 +1,7 @@
 //! The state with which the mover evicts, and the requests for it.
 
 use crate::evict::auto::Auto;
-use crate::evict::gauge::Gauge;
+use crate::evict::compression_sample::CompressionSample;
 use crate::evict::training::TrainingSet;
 use crate::fault::buffers::{PageBuffer, Tools};
 use crate::pages::mm::Mm;
@@ -11,7 +11,7 @@ use crate::pages::word::Snapshot;
 use std::collections::VecDeque;
 use terrace_control::settings::Eviction;
 use terrace_os::{self as sys, Fd, PAGE, Run};
-use terrace_policy::victims::{FLOOR_MS, Passed, Writes, passed};
+use terrace_policy::eviction::victims::{MIN_TTL_MS, Passed, Writes, passed};
 use terrace_tiers::{Location, PAGE_BYTES};
 
 /// How long a page that did not compress is not tried again, ms. Doubles each time, as far as the
@@ -74,7 +74,7 @@ pub(crate) enum Verdict {
 /// time may, by changing it. A page that was touched just now is in use.
 fn stays(word: Snapshot, now_ms: u64) -> bool {
     let stay_ms =
-        if word.is_incompressible() { INCOMPRESSIBLE_MS << word.tries() } else { FLOOR_MS };
+        if word.is_incompressible() { INCOMPRESSIBLE_MS << word.tries() } else { MIN_TTL_MS };
     word.age_ms(now_ms) < stay_ms
 }
 
@@ -86,7 +86,7 @@ pub(crate) fn leaves(word: Snapshot, now_ms: u64) -> Verdict {
 /// The result of an attempt.
 #[derive(Default, Clone, Copy)]
 pub(crate) struct EvictOutcome {
-    /// Pages now in a compressed tier.
+    /// Pages evicted, to whichever tier.
     pub evicted: u32,
     /// Pages the kernel would not move, or did not find any more.
     pub refused: u32,
@@ -137,8 +137,8 @@ pub(crate) struct Evictor {
     pub(super) probes: VecDeque<Probe>,
     pub(super) free_chunks: Vec<usize>,
     pub(super) locations: Vec<Location>,
-    /// Old and new places of packed pages of an extent, sorted.
-    pub(super) packed: Vec<(u64, u64)>,
+    /// Old and new places of compacted pages of an extent, sorted.
+    pub(super) compacted: Vec<(u64, u64)>,
     /// For each tier, the compression ratio of pages for which it was the first choice. Pages that
     /// another tier refused do not count.
     pub encoded: Vec<Ratio>,
@@ -147,13 +147,13 @@ pub(crate) struct Evictor {
     /// The measurements behind `--tiers auto`; `None` without that setting.
     pub auto: Option<Auto>,
     /// How pages compress in each tier; `None` without `--placement`.
-    pub gauge: Option<Gauge>,
+    pub compression_sample: Option<CompressionSample>,
     /// Work since the mover last yielded: see `YIELD_AFTER` in store.rs.
     pub(super) work_since_yield: usize,
     /// When a fault from the kernel's swap was measured last.
     pub(crate) swap_measured_ns: u64,
     /// When to scan for pinned pages next (`dma.rs`); never for UFFDIO_MOVE.
-    pub(super) look_ns: u64,
+    pub(super) next_pin_check_ns: u64,
 }
 
 /// Recent encoded bytes for each byte.
@@ -197,14 +197,22 @@ impl Evictor {
             probes: VecDeque::new(),
             free_chunks: (0..mm.staging.probe_chunks()).collect(),
             locations: Vec::new(),
-            packed: Vec::new(),
+            compacted: Vec::new(),
             encoded: mm.tiers.iter().map(|_| Ratio::default()).collect(),
             training: mm.tiers.iter().map(|_| TrainingSet::new()).collect(),
             auto: Auto::new(mm),
-            gauge: mm.settings.placement.model().map(|_| Gauge::new(&mm.tiers)),
+            compression_sample: mm
+                .settings
+                .placement
+                .model()
+                .map(|_| CompressionSample::new(&mm.tiers)),
             work_since_yield: 0,
             swap_measured_ns: 0,
-            look_ns: if mm.settings.evict == Eviction::WriteProtect { 0 } else { u64::MAX },
+            next_pin_check_ns: if mm.settings.evict == Eviction::WriteProtect {
+                0
+            } else {
+                u64::MAX
+            },
         }
     }
 }

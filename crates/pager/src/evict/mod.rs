@@ -1,14 +1,17 @@
-//! Evicts pages from DRAM, a batch at a time: claim, move into staging, compress, store. On old
-//! kernels pages are write-protected, copied to staging and discarded instead.
+//! Evicts pages from DRAM, a batch at a time: claim, move into staging, compress, store. With
+//! `--evict wp` pages are write-protected, copied to staging and discarded instead.
 //!
 //! This runs under a region's lock, so that the program cannot change the mapping meanwhile. Faults
 //! do not take that lock, and a page that is touched while it is staged is restored at once.
+//!
+//! The gate ([`crate::pages::lock::Gate`]) keeps page states fixed during a fork. Probation is 2Q's
+//! first queue.
 
 pub(crate) mod auto;
 pub(crate) mod claim;
+pub(crate) mod compression_sample;
 mod dma;
 pub(crate) mod evictor;
-pub(crate) mod gauge;
 pub(crate) mod priority;
 mod probe;
 pub(crate) mod recompress;

@@ -70,7 +70,7 @@ impl Mm {
         room
     }
 
-    /// In the mover: ends background priority, because a thread waits for the mover.
+    /// In the mover: returns to normal priority, if it is in the background.
     pub(crate) fn leave_background(&self) {
         if self.has_priority(Priority::Background) {
             self.set_priority(Priority::Normal);

@@ -17,10 +17,10 @@ impl Evictor {
     pub(crate) fn probe(&mut self, mm: &Mm, entry: Entry, salt: u64) -> bool {
         let Some(chunk) = self.free_chunks.pop() else { return false };
         let slot = mm.staging.probe_slot(chunk);
-        self.look_for_pins(mm);
+        self.check_for_pins(mm);
         let _inside = mm.gate.worker();
         let _region = mm.table.lock(&entry);
-        if !mm.has_small_pages(&entry) {
+        if !mm.ensure_split(&entry) {
             self.free_chunks.push(chunk);
             return false;
         }
@@ -85,7 +85,7 @@ impl Evictor {
             let slot = mm.staging.probe_slot(probe.chunk);
             let evicted = self.store(mm, &entry, &probe.staged, slot, PROBE, Some(request));
             self.free_chunks.push(probe.chunk);
-            mm.tell_progress();
+            mm.signal_progress();
             report(probe.region, staged, staged - still, evicted);
         }
     }

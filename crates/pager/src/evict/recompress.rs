@@ -1,4 +1,4 @@
-//! Moves stored pages into another tier, and packs what is left of a region's extents together.
+//! Moves stored pages into another tier, and compacts what is left of a region's extents.
 
 use crate::evict::claim::settle_from;
 use crate::evict::evictor::Evictor;
@@ -11,8 +11,8 @@ use terrace_os::PAGE;
 use terrace_tiers::{Encoded, Encoding, Location, PoolError, RegionStore};
 
 impl Evictor {
-    /// Packs the region's extents that are `wanted` together.
-    pub(crate) fn repack(
+    /// Compacts the region's extents that `wanted` returns.
+    pub(crate) fn compact(
         &mut self,
         mm: &Mm,
         entry: &Entry,
@@ -29,9 +29,9 @@ impl Evictor {
                 |word: Snapshot| word.stored().filter(|location| location.extent == extent);
             self.locations.clear();
             self.locations.extend(entry.words.iter().filter_map(|word| in_extent(word.load())));
-            self.packed.clear();
-            self.packed.extend(self.locations.iter().map(|from| (from.to_bits(), 0)));
-            match store.repack(&mm.tiers, extent, &mut self.locations) {
+            self.compacted.clear();
+            self.compacted.extend(self.locations.iter().map(|from| (from.to_bits(), 0)));
+            match store.compact(&mm.tiers, extent, &mut self.locations) {
                 Ok(()) => {}
                 // A file without space, or unreadable: nothing has changed. An unreadable page is
                 // reported when a thread needs it.
@@ -41,27 +41,27 @@ impl Evictor {
                     return;
                 }
             }
-            self.packed
+            self.compacted
                 .iter_mut()
                 .zip(&self.locations)
                 .for_each(|(moved, to)| moved.1 = to.to_bits());
-            self.packed.sort_unstable();
+            self.compacted.sort_unstable();
             for word in entry.words {
                 let found = word.load();
                 if in_extent(found).is_some()
                     && let Ok(index) =
-                        self.packed.binary_search_by_key(&found.payload(), |(from, _)| *from)
+                        self.compacted.binary_search_by_key(&found.payload(), |(from, _)| *from)
                 {
-                    settle_from(mm, word, found, found.stored_at(self.packed[index].1));
+                    settle_from(mm, word, found, found.stored_at(self.compacted[index].1));
                 }
             }
         }
     }
 
     /// Recompresses a region's pages from sparser tiers into the densest. Returns the bytes gained
-    /// (packed).
+    /// (compacted).
     pub(crate) fn recompress_densest(&mut self, mm: &Mm, entry: Entry) -> u64 {
-        let Some(densest) = mm.densest_own() else { return 0 };
+        let Some(densest) = mm.densest_own_tier() else { return 0 };
         self.recompress(mm, entry, densest, Which::Denser).gained_bytes
     }
 
@@ -107,16 +107,16 @@ impl Evictor {
             }
             let old_len = u64::from(old.len);
             match self.copied(mm, &mut store, old, to, if_denser) {
-                Copied::To(new) => {
+                RecodeOutcome::To(new) => {
                     let len = if mm.tiers[to].leaves_dram() { 0 } else { new.len.into() };
                     if settle_moved(mm, &mut store, word, found, new) {
                         done.count(mm, to > from, old_len, len);
                     }
                     continue;
                 }
-                Copied::Useless => continue,
-                Copied::Refused => return done,
-                Copied::OtherCodec => {}
+                RecodeOutcome::Useless => continue,
+                RecodeOutcome::Refused => return done,
+                RecodeOutcome::OtherCodec => {}
             }
             let page = &mut self.tools.page.0;
             if let Err(e) =
@@ -153,7 +153,7 @@ impl Evictor {
         }
         let _inside = mm.gate.worker();
         let _region = mm.table.lock(&entry);
-        self.repack(mm, &entry, RegionStore::wants_repack);
+        self.compact(mm, &entry, RegionStore::wants_compaction);
         done
     }
 
@@ -166,42 +166,44 @@ impl Evictor {
         old: Location,
         to: usize,
         if_denser: bool,
-    ) -> Copied {
-        let Some(from) = store.tier_of(old).map(usize::from) else { return Copied::Useless };
+    ) -> RecodeOutcome {
+        let Some(from) = store.tier_of(old).map(usize::from) else { return RecodeOutcome::Useless };
         let into = &mm.tiers[to];
         if mm.settings.verify || !into.reads(&mm.tiers[from]) {
-            return Copied::OtherCodec;
+            return RecodeOutcome::OtherCodec;
         }
         // In DRAM the same bytes take as much room, and a page that is not compressed saves none.
         let in_dram = !into.leaves_dram();
         let as_many = if_denser && !mm.tiers[from].leaves_dram();
         if in_dram && (as_many || old.encoding == Encoding::Raw) {
-            return Copied::Useless;
+            return RecodeOutcome::Useless;
         }
-        let Ok(found) = store.page(old, &mut self.tools.stored) else { return Copied::OtherCodec };
+        let Ok(found) = store.page(old, &mut self.tools.stored) else {
+            return RecodeOutcome::OtherCodec;
+        };
         let page = &mut self.tools.page.0;
         let bytes = &mut page[..found.bytes.len()];
         bytes.copy_from_slice(found.bytes);
         let encoded = Encoded { encoding: found.encoding, checksum: found.checksum, bytes };
         match store.insert(&mm.tiers, to as u8, encoded) {
-            Ok(new) => Copied::To(new),
+            Ok(new) => RecodeOutcome::To(new),
             Err(refusal) => {
                 mm.note_refusal(to, &refusal);
-                Copied::Refused
+                RecodeOutcome::Refused
             }
         }
     }
 
-    /// Frees what restored pages of the region have left in its pool.
+    /// Compacts fragmented extents of the region: frees what restored pages have left in its pool.
     pub(crate) fn tidy(&mut self, mm: &Mm, entry: &Entry) {
         let _inside = mm.gate.worker();
         let _region = mm.table.lock(entry);
-        self.repack(mm, entry, RegionStore::wastes);
+        self.compact(mm, entry, RegionStore::fragmented_extent);
     }
 }
 
 /// The result of copying stored bytes to another tier.
-enum Copied {
+enum RecodeOutcome {
     To(Location),
     /// Copying would gain nothing.
     Useless,
@@ -211,8 +213,8 @@ enum Copied {
     OtherCodec,
 }
 
-/// Settles that a page's bytes, now also at `new`, are only there. False if the page was discarded
-/// meanwhile: then the bytes are in neither place.
+/// Ends the move of a page's bytes to `new`. False if a discard has claimed the page meanwhile:
+/// then `new` is freed, and the old bytes belong to the discard.
 fn settle_moved(
     mm: &Mm,
     store: &mut RegionStore,
@@ -221,7 +223,7 @@ fn settle_moved(
     new: Location,
 ) -> bool {
     let moved = word.transition(found, found.with(State::Evicted, new.to_bits())).is_ok();
-    // Otherwise states of evicted pages change under the store's lock.
+    // Only a discard (`claim_stored`) changes the word of an evicted page without the store's lock.
     let gone = if moved { Location::from_bits(found.payload()) } else { new };
     mm.check(store.remove(&mm.tiers, gone).is_ok(), "a moved page's old bytes are there");
     moved

@@ -31,7 +31,7 @@ impl Mm {
             }
             if !called {
                 self.account.room_waits.fetch_add(1, Relaxed);
-                self.call_mover();
+                self.wake_mover();
                 called = true;
             }
             self.mover.waiting.fetch_add(1, SeqCst);
@@ -44,7 +44,7 @@ impl Mm {
     /// Reports that the mover made room. A thread that waited for it gets the processor next. With
     /// only one processor, it would otherwise wait for the end of the mover's time slice (5 ms).
     /// Until it has run, the mover counts it as a waiting thread.
-    pub(crate) fn tell_progress(&self) {
+    pub(crate) fn signal_progress(&self) {
         if self.wake_waiting() {
             sys::yield_now();
         }
@@ -53,11 +53,11 @@ impl Mm {
     /// Makes the threads that wait for room check again; true if there are any.
     fn wake_waiting(&self) -> bool {
         self.mover.progress.fetch_add(1, SeqCst);
-        let somebody = self.mover.waiting.load(SeqCst) > 0;
-        if somebody {
+        let has_waiters = self.mover.waiting.load(SeqCst) > 0;
+        if has_waiters {
             sys::futex_wake(&self.mover.progress, u32::MAX >> 1);
         }
-        somebody
+        has_waiters
     }
 
     /// Touches a page of the program's on a pager thread, so that its handler restores it.
@@ -70,7 +70,7 @@ impl Mm {
     }
 
     /// Wakes the mover.
-    pub(crate) fn call_mover(&self) {
+    pub(crate) fn wake_mover(&self) {
         self.mover.calls.fetch_add(1, Release);
         sys::futex_wake(&self.mover.calls, 1);
     }

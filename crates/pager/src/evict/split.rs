@@ -6,11 +6,11 @@ use std::sync::atomic::Ordering::*;
 use terrace_os::{self as sys, Errno, PAGE, Run};
 
 impl Mm {
-    /// Whether single pages can be taken out of a region, which is locked. A region that was made
-    /// huge is split, unless it is pinned or shared with a child. Call it in a pager thread,
-    /// because the page map is among our descriptors. The program's threads use
-    /// [`Pager::split_range`](crate::Pager::split_range).
-    pub(crate) fn has_small_pages(&self, entry: &Entry) -> bool {
+    /// Makes sure that single pages can be taken out of a region, which is locked. Returns whether
+    /// they can. A region that was made huge is split, unless it is pinned or shared with a child.
+    /// Call it in a pager thread, because the page map is among our descriptors. The program's
+    /// threads use [`Pager::split_range`](crate::Pager::split_range).
+    pub(crate) fn ensure_split(&self, entry: &Entry) -> bool {
         if !entry.is_huge() {
             return true;
         }
@@ -28,7 +28,7 @@ impl Mm {
         // SAFETY: changes no contents.
         let advised = unsafe { sys::advise(base, PAGE, libc::MADV_COLD) };
         let split = advised.is_ok()
-            && self.is_kept_small(base)
+            && self.forbid_huge_pages(base)
             && failed_before.is_some()
             && sys::failed_splits() == failed_before;
         if split {
@@ -38,7 +38,7 @@ impl Mm {
         split
     }
 
-    /// Whether the region at `base` is one huge page now, that is, was made one.
+    /// Collapses the region at `base` into one huge page. Returns whether that succeeded.
     pub(crate) fn collapse(&self, base: usize) -> bool {
         // SAFETY: neither changes contents. The flag is set, so that nothing is moved out of the
         // region before it is split.
@@ -51,8 +51,8 @@ impl Mm {
         }
     }
 
-    /// Whether there is no huge page at `base`, and the kernel makes none unasked.
-    pub(crate) fn is_kept_small(&self, base: usize) -> bool {
+    /// Keeps the kernel from making a huge page at `base` unasked. True if there is none now.
+    pub(crate) fn forbid_huge_pages(&self, base: usize) -> bool {
         // SAFETY: changes no contents.
         let kept = unsafe { sys::advise(base, REGION, libc::MADV_NOHUGEPAGE) };
         kept.is_ok()

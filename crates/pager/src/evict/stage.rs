@@ -1,5 +1,5 @@
-//! Takes claimed pages out of the page table. UFFDIO_MOVE moves them into staging slots; on old
-//! kernels they are write-protected, copied and discarded.
+//! Takes claimed pages out of the page table. UFFDIO_MOVE moves them into staging slots. With
+//! `--evict wp` they are write-protected, copied to staging and discarded instead.
 
 use crate::evict::claim::settle;
 use crate::evict::dma;
@@ -35,20 +35,20 @@ impl RunOutcome {
 impl Evictor {
     /// Freezes the pager when the program may have pages pinned for a device. Eviction by
     /// write-protect and discard would break that device's access to them.
-    pub(crate) fn look_for_pins(&mut self, mm: &Mm) {
-        if sys::now_ns() < self.look_ns {
+    pub(crate) fn check_for_pins(&mut self, mm: &Mm) {
+        if sys::now_ns() < self.next_pin_check_ns {
             return;
         }
         // Not wall time: time in which other threads had the processor must not delay the next
         // scan.
         let before_ns = sys::thread_cpu_ns();
-        if let Some(sign) = dma::sign() {
+        if let Some(evidence) = dma::pin_evidence() {
             mm.freeze(&format!(
-                "the program uses {sign}, which may pin pages: write-protect and discard (--evict wp) is not safe beside it"
+                "the program uses {evidence}, which may pin pages: write-protect and discard (--evict wp) is not safe beside it"
             ));
         }
         let cost_ns = sys::thread_cpu_ns() - before_ns;
-        self.look_ns = sys::now_ns() + LOOK_EVERY_NS.max(cost_ns * LOOK_SHARE);
+        self.next_pin_check_ns = sys::now_ns() + LOOK_EVERY_NS.max(cost_ns * LOOK_SHARE);
     }
 
     /// Moves claimed pages into staging slots, run by run, and adds them to `staged`. The first

@@ -103,7 +103,7 @@ impl Evictor {
         if stored > 0 {
             mm.trace.evicted(stored);
             mm.account.demoted_pages.fetch_add(u64::from(stored), Relaxed);
-            self.repack(mm, entry, RegionStore::wants_repack);
+            self.compact(mm, entry, RegionStore::wants_compaction);
         }
         stored
     }
@@ -163,8 +163,8 @@ impl Evictor {
         if let Some(auto) = &mut self.auto {
             auto.offer(contents);
         }
-        if let Some(gauge) = &mut self.gauge {
-            gauge.offer(contents);
+        if let Some(compression_sample) = &mut self.compression_sample {
+            compression_sample.offer(contents);
         }
         let (mut refused, mut incompressible) = (false, false);
         // Denser tiers where it does not compress, and any other that accepts it where one refuses.
@@ -188,7 +188,7 @@ impl Evictor {
                 // Offer it to the densest tier too, which may pay only after training. It would not
                 // be chosen before, and so would never learn.
                 if let Some(densest) = mm
-                    .densest_own()
+                    .densest_own_tier()
                     .filter(|densest| *densest != tier && self.training[*densest].is_first())
                 {
                     self.training[densest].offer(&mm.tiers[densest], contents);
@@ -251,9 +251,10 @@ impl Evictor {
 /// The result for a staged page that is to be stored.
 enum StoreOutcome {
     Stored,
-    /// A file has no room at present.
+    /// A tier that is disabled, not ours, or without file space did not accept the page.
     Refused,
-    /// No tier gains anything by it. Or it was touched: then it no longer belongs to the mover.
+    /// No tier saves memory by it, or a pool had no memory. Or it was touched: then it no longer
+    /// belongs to the mover.
     Incompressible,
 }
 
@@ -273,7 +274,7 @@ impl Mm {
                         "{refusal}. Until that works again, pages stay in DRAM or go to other tiers"
                     );
                     self.complain(&note);
-                    self.remark(&note);
+                    self.set_note_if_empty(&note);
                 }
             }
             _ => self.no_room(refusal),
@@ -314,7 +315,7 @@ mod tests {
     use crate::pages::table::REGION;
     use crate::verify_test::{filled, pager};
     use terrace_os::PAGE;
-    use terrace_policy::victims::PRESSURE_MAX;
+    use terrace_policy::eviction::victims::PRESSURE_MAX;
 
     #[test]
     fn what_leaves_for_the_first_tier_is_the_densest_ones_first_lesson() {

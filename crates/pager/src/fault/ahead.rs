@@ -12,7 +12,7 @@ use crate::pages::table::{Entry, REGION};
 use crate::pages::word::{PageWord, Snapshot, State};
 use std::sync::atomic::Ordering::*;
 use terrace_os::{self as sys, Fd, PAGE};
-use terrace_policy::victims::Refault;
+use terrace_policy::eviction::victims::Refault;
 use terrace_tiers::{Location, PAGE_BYTES, Page, ReadBuffer, RegionStore, Scratch};
 
 /// Most pages of one call to the kernel: beyond 16, the fixed cost of a call no longer counts.
@@ -20,7 +20,7 @@ pub(crate) const RUN_PAGES: usize = 16;
 
 /// The result of copying a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Copied {
+pub(crate) enum CopyOutcome {
     /// The copy is made.
     Yes,
     /// The page lies in a file, which is read elsewhere.
@@ -76,7 +76,7 @@ impl Ahead {
 
 impl Mm {
     /// The first page in `address..end` that seems to be evicted.
-    pub(crate) fn first_out(&self, address: usize, end: usize) -> Option<usize> {
+    pub(crate) fn first_evicted(&self, address: usize, end: usize) -> Option<usize> {
         let in_region = |entry: Entry, from: usize, to: usize| {
             let base = entry.region.address();
             let pages = &entry.words[(from - base) / PAGE..(to - base).div_ceil(PAGE)];
@@ -100,7 +100,7 @@ impl Mm {
 
     /// How many consecutive pages from `address` on seem to be evicted: at most [`RUN_PAGES`], of
     /// one region.
-    pub(crate) fn pages_out(&self, entry: &Entry, address: usize, end: usize) -> usize {
+    pub(crate) fn evicted_run_len(&self, entry: &Entry, address: usize, end: usize) -> usize {
         let page = (address - entry.region.address()) / PAGE;
         let most = (end - address).div_ceil(PAGE).min(RUN_PAGES);
         entry.words[page..].iter().take(most).take_while(|word| word.seems_evicted()).count().max(1)
@@ -114,14 +114,14 @@ impl Mm {
         }
         let prefetches = std::mem::take(&mut *self.faults.run_tools.prefetches.lock());
         for (start, end) in prefetches.ranges.into_iter().take(prefetches.count) {
-            let mut next = self.first_out(start, end);
+            let mut next = self.first_evicted(start, end);
             while let Some(address) = next {
                 let Some(entry) = self.table.get(address).filter(|_| goes_on(self)) else { return };
-                let pages = self.pages_out(&entry, address, end);
+                let pages = self.evicted_run_len(&entry, address, end);
                 let back = self.restore_ahead(&entry, address, pages, Cause::Asked, |mm, shard| {
                     Some(mm.uffd_of_shard(shard))
                 });
-                next = self.first_out(address + back.max(1) * PAGE, end);
+                next = self.first_evicted(address + back.max(1) * PAGE, end);
             }
         }
     }
@@ -136,7 +136,7 @@ impl Mm {
         cause: Cause,
         uffd: impl FnOnce(&Mm, usize) -> Option<Fd>,
     ) -> usize {
-        if self.faults.events.past_us() {
+        if self.faults.events.bypasses_libc() {
             return 0;
         }
         let Some(_inside) = self.gate.try_worker() else { return 0 };
@@ -196,7 +196,7 @@ impl Mm {
             self.check(given_back.is_ok(), "a claimed page word is changed by its claimant only");
         }
         if copied > 0 {
-            self.now_back(entry, address, &claims[..copied], cause, start_ns);
+            self.settle_restored(entry, address, &claims[..copied], cause, start_ns);
         }
         copied
     }
@@ -223,7 +223,7 @@ impl Mm {
 
     /// Settles pages from `address` on that are in place. Their stored bytes are freed, everything
     /// is counted, and the claims end.
-    fn now_back(
+    fn settle_restored(
         &self,
         entry: &Entry,
         address: usize,
@@ -258,7 +258,7 @@ impl Mm {
             stats.count_fault();
             stats.record_restore((now_ns - start_ns) / claims.len() as u64);
             entry.region.restores.fetch_add(1, Relaxed);
-            self.settle_back(
+            self.settle_refaulted(
                 entry,
                 address,
                 *claim,
@@ -278,19 +278,19 @@ impl Mm {
         page: &mut Page,
         (scratch, stored): (&mut Scratch, &mut ReadBuffer),
         from_files: bool,
-    ) -> Result<(Snapshot, u8), Copied> {
+    ) -> Result<(Snapshot, u8), CopyOutcome> {
         let found = word.load();
         if !found.is(State::Evicted) {
-            return Err(Copied::No);
+            return Err(CopyOutcome::No);
         }
         let location = Location::from_bits(found.payload());
-        let number = store.tier_of(location).ok_or(Copied::No)?;
-        let tier = self.tiers.get(usize::from(number)).ok_or(Copied::No)?;
+        let number = store.tier_of(location).ok_or(CopyOutcome::No)?;
+        let tier = self.tiers.get(usize::from(number)).ok_or(CopyOutcome::No)?;
         if tier.files().is_some() && !from_files {
-            return Err(Copied::InFile);
+            return Err(CopyOutcome::InFile);
         }
-        let encoded = store.page(location, stored).map_err(|_| Copied::No)?;
-        tier.decode(encoded, page, scratch).map_err(|_| Copied::No)?;
+        let encoded = store.page(location, stored).map_err(|_| CopyOutcome::No)?;
+        tier.decode(encoded, page, scratch).map_err(|_| CopyOutcome::No)?;
         Ok((found, number))
     }
 }

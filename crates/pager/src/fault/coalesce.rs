@@ -1,32 +1,32 @@
 //! Whether a handler runs before the program's threads, or waits until they have run.
 //!
 //! At raised priority a handler gets the processor as soon as a thread faults. That is two switches
-//! for each fault, into caches that other threads have filled. A *patient* handler has the priority
-//! of the program's threads. Where several threads share a processor, it runs when others of them
-//! have faulted too or have nothing to do, and serves several faults at once. Memcached with four
-//! threads on one CPU, at half of its memory, takes 0.93 to 0.97 times the CPU time for a GET. Its
-//! tails are no longer (docs/benchmarks.md, *Coalescer*). But a thread that faults alone would wait
-//! behind those that are busy there (docs/benchmarks.md, *Threads that touch evicted memory*). So a
-//! handler is patient for a few reads now and then. It stays so while that gathers faults and does
-//! not keep them waiting.
+//! for each fault, into caches that other threads have filled. A *coalescing* handler has the
+//! priority of the program's threads. Where several threads share a processor, it runs when others
+//! have faulted too or have nothing to do. It then serves several faults at once. Memcached with
+//! four threads on one CPU, at half of its memory, takes 0.93 to 0.97 times the CPU time for a GET.
+//! Its tails are no longer (docs/benchmarks.md, *Coalescer*). But a thread that faults alone would
+//! wait behind those that are busy there (docs/benchmarks.md, *Threads that touch evicted memory*).
+//! So a handler coalesces for a few reads now and then. It goes on while that gathers faults and
+//! does not keep them waiting.
 
 use std::ops::RangeInclusive;
 use terrace_os::{self as sys, Fd};
 
 /// Nice value of a handler that runs first.
 const RAISED: i32 = -20;
-/// Reads after which a patient handler checks whether faults are gathered, and reads between two
+/// Reads after which a coalescing handler checks whether faults are gathered, and reads between two
 /// checks of how long it has waited.
 const READS: u32 = 128;
 const READS_A_LOOK: u32 = 32;
-/// Pages that [`READS`] must have found for the handler to stay patient. Where it is more, the
+/// Pages that [`READS`] must have found for the handler to go on coalescing. Where it is more, the
 /// kernel walks past dozens of waiting threads to wake one: there it is better to serve each at
-/// once. (Random faulters on one CPU, pages a second eager → patient: 8 threads 98,000 → 114,000,
-/// 16 98,000 → 111,000, 32 100,000 → 97,000, 64 114,000 → 95,000.)
+/// once. (Random faulters on one CPU, pages a second without → with coalescing: 8 threads 98,000 →
+/// 114,000, 16 98,000 → 111,000, 32 100,000 → 97,000, 64 114,000 → 95,000.)
 const PAGES: RangeInclusive<u32> = READS * 5 / 4..=READS * 20;
 /// The longest that the handler may have waited for the processor for each page, ns.
 const WAIT_MOST_NS: u64 = 200_000;
-/// Coalescing that was in vain rests for this many times the time it has waited, and for at least
+/// Backoff after unsuccessful coalescing: this multiple of the time waited, and at least
 /// `REST_MIN_NS`.
 const REST: u64 = 64;
 const REST_MIN_NS: u64 = 20_000_000;
@@ -37,13 +37,13 @@ pub(crate) struct Coalescer {
     own_nice: Option<i32>,
     /// The thread's schedstat; -1 without one, and then faults are not coalesced.
     times: Fd,
-    judge: Judge,
+    policy: CoalescePolicy,
 }
 
-/// Decides whether the handler is patient. It is given the time and how long the thread has waited
-/// for a processor so far, in ns.
-struct Judge {
-    patient: bool,
+/// Decides whether the handler coalesces faults. It gets the time and how long the thread has
+/// waited for a processor so far, in ns.
+struct CoalescePolicy {
+    coalescing: bool,
     reads: u32,
     pages: u32,
     /// When the present reads began.
@@ -58,12 +58,11 @@ impl Coalescer {
         let own_nice = sys::nice_of_thread().min(sys::nice_of_program());
         let own_nice = sys::set_thread_nice(RAISED).then_some(own_nice);
         let times = sys::open("/proc/thread-self/schedstat\0", libc::O_RDONLY, 0).unwrap_or(-1);
-        Coalescer { own_nice, times, judge: Judge::new() }
+        Coalescer { own_nice, times, policy: CoalescePolicy::new() }
     }
 
-    /// Records that the thread has served a read that found `pages` pages. Neither a page for which
-    /// a second thread waits counts, nor one of a stream. Gathering those saves nothing, and
-    /// streams are to be restored ahead of before they go on.
+    /// Records that the thread has served a read that found `pages` pages. Repeated faults on one
+    /// page and faults of a stream do not count: coalescing them saves nothing.
     pub fn read(&mut self, pages: usize) {
         let Some(own_nice) = self.own_nice else { return };
         let times = self.times;
@@ -75,7 +74,7 @@ impl Coalescer {
                     .map(|(_, waited_ns)| waited_ns),
             )
         };
-        let became = match self.judge.read(pages as u32, look) {
+        let became = match self.policy.read(pages as u32, look) {
             // A thread that may not raise its priority again keeps it. Only lowering and raising it
             // shows that: setting it unchanged is never refused.
             Some(true) => {
@@ -93,27 +92,27 @@ impl Coalescer {
     }
 }
 
-impl Judge {
-    fn new() -> Judge {
-        Judge { patient: false, reads: 0, pages: 0, waited_ns: None, rest_until_ns: 0 }
+impl CoalescePolicy {
+    fn new() -> CoalescePolicy {
+        CoalescePolicy { coalescing: false, reads: 0, pages: 0, waited_ns: None, rest_until_ns: 0 }
     }
 
-    /// Judges a read that found `pages` pages. `look` gives the time and, if that is known, the
-    /// time waited. Returns whether the thread is to be patient from now on, if that changes.
+    /// Counts a read that found `pages` pages. `look` gives the time and, if that is known, the
+    /// time waited. Returns whether the thread is to coalesce from now on, if that changes.
     fn read(&mut self, pages: u32, look: impl FnOnce() -> (u64, Option<u64>)) -> Option<bool> {
         self.reads += 1;
         self.pages += pages;
         if !self.reads.is_multiple_of(READS_A_LOOK) {
             return None;
         }
-        let (before, is_whole) = (self.patient, self.reads == READS);
-        if !self.patient && !is_whole {
+        let (before, is_whole) = (self.coalescing, self.reads == READS);
+        if !self.coalescing && !is_whole {
             return None;
         }
         let (now_ns, waited_ns) = look();
-        if !self.patient {
+        if !self.coalescing {
             let are_streams = self.pages < READS / 2;
-            self.patient = waited_ns.is_some() && now_ns >= self.rest_until_ns && !are_streams;
+            self.coalescing = waited_ns.is_some() && now_ns >= self.rest_until_ns && !are_streams;
         } else {
             let waited = waited_ns
                 .zip(self.waited_ns)
@@ -124,13 +123,13 @@ impl Judge {
                 return None;
             }
             if in_vain {
-                self.patient = false;
+                self.coalescing = false;
                 self.rest_until_ns =
                     now_ns.saturating_add(waited.saturating_mul(REST).max(REST_MIN_NS));
             }
         }
         (self.reads, self.pages, self.waited_ns) = (0, 0, waited_ns);
-        (self.patient != before).then_some(self.patient)
+        (self.coalescing != before).then_some(self.coalescing)
     }
 }
 
@@ -140,46 +139,46 @@ mod tests {
 
     /// A handler's life: its time, and its reads.
     struct Life {
-        judge: Judge,
+        policy: CoalescePolicy,
         now_ns: u64,
         waited_ns: u64,
-        patient_reads: u32,
+        coalescing_reads: u32,
         reads: u32,
     }
 
     impl Life {
         fn new() -> Life {
             Life {
-                judge: Judge::new(),
+                policy: CoalescePolicy::new(),
                 now_ns: 1 << 40,
                 waited_ns: 1 << 30,
-                patient_reads: 0,
+                coalescing_reads: 0,
                 reads: 0,
             }
         }
 
         /// For some seconds each read, 50 µs after the last, finds so many pages, and waits for the
-        /// processor for so long, if it is patient; otherwise it finds one.
+        /// processor for so long, if it is coalescing; otherwise it finds one.
         fn live(&mut self, seconds: u64, pages: u32, wait_ns: u64) -> f64 {
             self.live_with(seconds, 1, pages, wait_ns)
         }
 
         /// For some seconds each read, 50 µs after the last, finds `pages` and waits `wait_ns` for
-        /// the processor if it is patient. An impatient read finds `eager_pages` and does not wait.
+        /// the processor if it is coalescing. Another read finds `eager_pages` and does not wait.
         fn live_with(&mut self, seconds: u64, eager_pages: u32, pages: u32, wait_ns: u64) -> f64 {
-            (self.reads, self.patient_reads) = (0, 0);
+            (self.reads, self.coalescing_reads) = (0, 0);
             let end_ns = self.now_ns + seconds * 1_000_000_000;
             while self.now_ns < end_ns {
-                let wait_ns = if self.judge.patient { wait_ns } else { 0 };
+                let wait_ns = if self.policy.coalescing { wait_ns } else { 0 };
                 self.now_ns += 50_000 + wait_ns;
                 self.waited_ns += wait_ns;
                 self.reads += 1;
-                self.patient_reads += u32::from(self.judge.patient);
-                self.judge.read(if self.judge.patient { pages } else { eager_pages }, || {
+                self.coalescing_reads += u32::from(self.policy.coalescing);
+                self.policy.read(if self.policy.coalescing { pages } else { eager_pages }, || {
                     (self.now_ns, Some(self.waited_ns))
                 });
             }
-            f64::from(self.patient_reads) / f64::from(self.reads)
+            f64::from(self.coalescing_reads) / f64::from(self.reads)
         }
     }
 
@@ -192,16 +191,16 @@ mod tests {
     fn patience_that_gathers_nothing_costs_next_to_nothing() {
         let mut life = Life::new();
         let share = life.live(100, 1, 10_000);
-        let lost_ns = f64::from(life.patient_reads) * 10_000.0;
+        let lost_ns = f64::from(life.coalescing_reads) * 10_000.0;
         assert!(share > 0.0 && lost_ns < 0.02 * 100e9, "{share}");
-        // And it is patient again soon after others have come.
+        // And it is coalescing again soon after others have come.
         assert!(life.live(1, 2, 100_000) > 0.8);
     }
 
     #[test]
     fn streams_are_restored_ahead_of_at_once() {
         assert!(Life::new().live_with(10, 0, 0, 750_000) == 0.0);
-        // Some that came while it was patient.
+        // Some that came while it was coalescing.
         let mut life = Life::new();
         life.live(1, 2, 100_000);
         assert!(life.live_with(10, 0, 0, 750_000) < 0.001);
@@ -217,13 +216,13 @@ mod tests {
         let mut life = Life::new();
         life.live(10, 2, 100_000);
         life.live(100, 2, 3_000_000);
-        let lost_ns = u64::from(life.patient_reads) * 3_000_000;
+        let lost_ns = u64::from(life.coalescing_reads) * 3_000_000;
         assert!((1..2_000_000_000).contains(&lost_ns), "{lost_ns} of 100 s");
     }
 
     #[test]
     fn who_does_not_know_how_long_it_waits_is_not_patient() {
-        let mut judge = Judge::new();
-        assert!((0..10_000).all(|n| judge.read(2, || (n << 30, None)).is_none()));
+        let mut policy = CoalescePolicy::new();
+        assert!((0..10_000).all(|n| policy.read(2, || (n << 30, None)).is_none()));
     }
 }

@@ -23,10 +23,10 @@ pub(super) const ANNOUNCED: usize = 64;
 pub(crate) struct Events {
     pub(super) queues: [Queue; SHARDS_MAX],
     pub(super) announced: Announced,
-    /// The kernel reports memory calls.
-    pub(super) told: AtomicBool,
-    /// The program makes memory calls past the C library.
-    pub(super) past_us: AtomicBool,
+    /// Userfaultfd events for MADV_DONTNEED, munmap and mremap are enabled.
+    pub(super) events_enabled: AtomicBool,
+    /// The program makes mmap-family calls without the C library.
+    pub(super) bypasses_libc: AtomicBool,
     /// Ranges that were unmapped so, and are to be forgotten.
     pub(crate) unmapped: Lock<Vec<(usize, usize)>>,
 }
@@ -74,7 +74,9 @@ impl Slot {
 impl Events {
     /// Resets everything in a forked child, which has no other threads.
     ///
-    /// # Safety As for [`Lock::reset_after_fork`].
+    /// # Safety
+    ///
+    /// As for [`Lock::reset_after_fork`].
     pub unsafe fn reset_after_fork(&self) {
         // SAFETY: the caller's promise.
         unsafe {
@@ -85,14 +87,14 @@ impl Events {
         self.announced.0.iter().for_each(|slot| slot.busy.store(false, Relaxed));
     }
 
-    /// Sets whether the kernel reports memory calls from now on.
-    pub fn set_told(&self, told: bool) {
-        self.told.store(told, Release);
+    /// Records whether userfaultfd events for MADV_DONTNEED, munmap and mremap are enabled.
+    pub fn set_events_enabled(&self, enabled: bool) {
+        self.events_enabled.store(enabled, Release);
     }
 
-    /// Whether the program makes memory calls past the C library.
-    pub fn past_us(&self) -> bool {
-        self.past_us.load(Relaxed)
+    /// Whether the program makes mmap-family calls without the C library.
+    pub fn bypasses_libc(&self) -> bool {
+        self.bypasses_libc.load(Relaxed)
     }
 
     /// Whether a call on a range that holds `start..end` is under way and was announced.

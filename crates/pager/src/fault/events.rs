@@ -32,7 +32,7 @@ impl Mm {
     /// Whether the calling process's memory calls are to be followed before they are made. Calls of
     /// a process that only shares the memory are left to the kernel to report, if it does.
     pub fn serves_this_process(&self) -> bool {
-        !self.faults.events.told.load(Acquire) || sys::is_program()
+        !self.faults.events.events_enabled.load(Acquire) || sys::is_program()
     }
 
     /// Announces that a thread of the program is about to make a memory call on a range and keeps
@@ -71,7 +71,7 @@ impl Mm {
             return;
         }
         if !self.faults.events.was_announced(start, end) {
-            self.faults.events.past_us.store(true, Relaxed);
+            self.faults.events.bypasses_libc.store(true, Relaxed);
         }
         match event {
             Event::Removed { .. } => self.give_up_pages(uffd, start, end),
@@ -232,8 +232,8 @@ impl Mm {
         }
     }
 
-    /// Records that a range is managed anew, and that the pages there before are forgotten.
-    pub(crate) fn is_mapped_again(&self, start: usize, end: usize) {
+    /// Removes a range that is managed anew from those whose stored pages are to be dropped.
+    pub(crate) fn cancel_unmapped(&self, start: usize, end: usize) {
         self.faults.events.unmapped.lock().retain(|(from, to)| *to <= start || end <= *from);
     }
 }

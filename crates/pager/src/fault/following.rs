@@ -6,8 +6,9 @@
 //! wakes the thread in the same way: several times the cost of the page itself. On the thread's own
 //! CPU, which is free while the thread sleeps, both are plain switches.
 //!
-//! A thread's CPU is in its rseq area, which the C library registers with the kernel (glibc 2.35;
-//! Linux, `include/uapi/linux/rseq.h`, `cpu_id`). Threads are known from `pthread_create`. The
+//! A thread's CPU is in its rseq area (Linux, `include/uapi/linux/rseq.h`, `cpu_id`), which the C
+//! library registers with the kernel (glibc 2.35), or else the library (`os::begin_rseq`): it is read
+//! in some 0.2 µs, a file of /proc in several. Threads are known from `pthread_create`. The
 //! scheduler places the handler where several threads fault at a time, where nothing is known of a
 //! thread, and where the handler may not use the program's CPUs.
 
@@ -23,8 +24,8 @@ const STEADY: u32 = 8;
 /// move of the handler costs a few µs.
 const WINDOW: u32 = 64;
 const MOVES_MOST: u32 = 16;
-/// Faults over which a handler stays where the scheduler puts it, after the thread has moved too
-/// often.
+/// Reads for which a handler stays where the scheduler puts it, after its thread moved too often or
+/// was not found.
 const REST: u32 = 4096;
 
 /// Where the C library keeps its data on the program's threads.

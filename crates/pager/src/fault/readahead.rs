@@ -7,8 +7,8 @@
 //!
 //! The policy treats such a page as one that refaulted late. It goes on probation, because no
 //! thread has touched it yet, and its count of refaults is unchanged. Whether it is then touched
-//! cannot be seen, and a stream seldom returns soon. The refault is counted for its region only
-//! when the stream's next fault proves that it was wanted.
+//! cannot be seen, and a stream seldom returns soon. The policy is told of the refault only when
+//! the stream's next fault proves that the page was wanted. The move list shows it at once.
 
 use crate::fault::buffers::{MESSAGES, PageBuffer, Tools};
 use crate::fault::streams::Streams;
@@ -19,7 +19,7 @@ use crate::pages::word::{Snapshot, State};
 use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering::*;
 use terrace_os::{self as sys, Errno, Fd, Message, PAGE};
-use terrace_policy::victims::Refault;
+use terrace_policy::eviction::victims::Refault;
 use terrace_tiers::{Location, PAGE_BYTES};
 
 /// Pages of one step: a thread that waits for another page waits no longer than for these.
@@ -220,7 +220,7 @@ impl Mm {
         for page in claimed {
             let back = Refault { refaults: page.word.refaults(), probation: true };
             let copy = keeps.then(|| Location::from_bits(page.word.payload()));
-            self.settle_back(entry, page.address, page.word, back, now_ms, copy);
+            self.settle_refaulted(entry, page.address, page.word, back, now_ms, copy);
         }
     }
 

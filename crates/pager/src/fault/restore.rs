@@ -1,8 +1,8 @@
 //! Restores a page: claim its word, fill the page, give up the claim.
 //!
-//! A thread that does so waits for no thread of the program and for no fork (see
-//! [`crate::pages::lock::Gate`]). It never touches managed memory, and frees the compressed bytes
-//! only after the page is in place.
+//! A fault handler waits neither for a thread of the program nor for a fork (see
+//! [`crate::pages::lock::Gate`]). [`Mm::restore_now`] does wait for a fork. A handler never touches
+//! managed memory, and frees the compressed bytes only after the page is in place.
 
 use crate::fault::buffers::{PageBuffer, Tools};
 use crate::pages::lock::Entry as GateEntry;
@@ -50,7 +50,8 @@ pub(crate) enum Change {
 }
 
 impl Mm {
-    /// Restores one page without a fault; for the keeper and the mover.
+    /// Restores one page without a fault. For the mover and the keeper (the pager's service
+    /// thread).
     pub(crate) fn restore_now(&self, address: usize, tools: &mut Tools) {
         let start_ns = sys::now_ns();
         let mut touched = false;
@@ -66,7 +67,7 @@ impl Mm {
             if region.word(address).load().is_present() {
                 return;
             }
-            if self.faults.events.past_us() && !std::mem::replace(&mut touched, true) {
+            if self.faults.events.bypasses_libc() && !std::mem::replace(&mut touched, true) {
                 // The program may discard the page at this moment, which only its handler knows in
                 // time: touch it so that the handler restores it. A page that is still evicted then
                 // is in place, in a forked child whose parent noted it.
@@ -187,7 +188,7 @@ impl Mm {
         tier.stats.count_fault();
         tier.stats.record_restore(now_ns - start_ns);
         entry.region.restores.fetch_add(1, Relaxed);
-        self.settle_back(entry, address, claim, page, now_ms, copy);
+        self.settle_refaulted(entry, address, claim, page, now_ms, copy);
         tools.timer.mark(FaultStep::After);
         self.trace.fault(address, &mut tools.timer);
         Outcome::Done
@@ -213,7 +214,7 @@ impl Mm {
                 Err(e) if e.is_out_of_memory() => {
                     self.warn_once(
                         &self.warned.restore_waits,
-                        &format!("a stored page cannot be read yet ({e}): who touches it waits (said once)"),
+                        &format!("a stored page cannot be read yet ({e}): a thread that touches it waits (reported once)"),
                     );
                     sys::sleep(MEMORY_WAIT);
                 }
@@ -260,7 +261,7 @@ impl Mm {
                     // Mostly out of memory. The program's thread waits; nothing is lost.
                     self.warn_once(
                         &self.warned.restore_waits,
-                        &format!("the kernel cannot put a page back yet ({e}): who touches it waits (said once)"),
+                        &format!("the kernel cannot put a page back yet ({e}): a thread that touches it waits (reported once)"),
                     );
                     sys::sleep(MEMORY_WAIT);
                 }
@@ -392,7 +393,7 @@ impl Mm {
         staged: Snapshot,
         to: Snapshot,
     ) -> bool {
-        if self.faults.events.past_us() {
+        if self.faults.events.bypasses_libc() {
             // As in `restore_now`.
             self.touch_page(address);
             if entry.word(address).load() != staged {

@@ -23,13 +23,17 @@ pub(crate) struct RunTools {
 /// Buffers, prefetch requests and descriptor copies.
 pub(crate) struct Ahead {
     pub(crate) tools: [AtomicPtr<RunTools>; TOOLS_MAX],
+    /// Sets of buffers allocated.
     pub(crate) made: AtomicU32,
     pub(crate) copies: Lock<[Option<(Fd, Identity)>; SHARDS_MAX]>,
+    /// Descriptor copies closed by the program.
     pub(crate) lost: AtomicU32,
+    /// No new copy is fetched before this time.
     pub(crate) fetch_at_ns: AtomicU64,
+    /// It was warned once that no copy can be fetched.
     pub(crate) said: AtomicBool,
-    /// The address of a number that is 1 in this process, and 0 in a child whose fork was not
-    /// reported to us. 0 where the kernel has no such memory.
+    /// Address of a MADV_WIPEONFORK word: 1 in this process, 0 in a child whose fork was not
+    /// reported to us. The address is 0 where the kernel has no such memory.
     pub(crate) own: usize,
     pub(crate) prefetches: Lock<PrefetchQueue>,
 }
@@ -94,7 +98,9 @@ impl Ahead {
 
     /// Resets everything in a fork's child: the copies are its parent's.
     ///
-    /// # Safety As for [`Lock::reset_after_fork`].
+    /// # Safety
+    ///
+    /// As for [`Lock::reset_after_fork`].
     pub unsafe fn reset_after_fork(&self) {
         // SAFETY: the caller's promise. A thread that holds these is inside the gate, which was
         // closed.

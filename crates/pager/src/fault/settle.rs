@@ -4,11 +4,12 @@ use crate::pages::mm::Mm;
 use crate::pages::table::Entry;
 use crate::pages::word::{Snapshot, State, tick_of};
 use std::sync::atomic::Ordering::*;
-use terrace_policy::victims::{Refault, refaulted};
+use terrace_policy::eviction::victims::{Refault, refaulted};
 use terrace_tiers::{Location, RegionStore};
 
 impl Mm {
-    /// Whether pages that go on probation keep their copies: where probation ends, and soon.
+    /// Whether pages on probation keep their compressed copy: only while the probation queue is
+    /// short and pages are evicted at all.
     pub(crate) fn keeps_copies(&self) -> bool {
         !self.is_frozen() && !self.restores_only.load(Relaxed) && self.probation.is_short()
     }
@@ -19,7 +20,7 @@ impl Mm {
     }
 
     /// Ends a claim whose page was restored now because the program wants it, or may.
-    pub(crate) fn settle_back(
+    pub(crate) fn settle_refaulted(
         &self,
         entry: &Entry,
         address: usize,
@@ -49,7 +50,7 @@ impl Mm {
         now_ms: u64,
         copy: Option<Location>,
     ) {
-        let back = Snapshot::back(page, tick_of(now_ms));
+        let back = Snapshot::restored(page, tick_of(now_ms));
         let back = copy.map_or(back, |copy| back.with(State::Cached, copy.to_bits()));
         self.account.resident_pages.fetch_add(1, Relaxed);
         self.settle(entry, address, claim, back);

@@ -1,9 +1,9 @@
 //! Detects streams, faults that go page by page, and how far ahead of each to restore.
 //!
-//! Touches of pages restored ahead are not seen. The stream's next fault proves them, if it is just
-//! behind those pages; then twice as many may be restored ahead of it. If a stream ends with
-//! restored pages ahead of it, those were in vain. From then on other streams must be longer before
-//! anything is restored ahead of them.
+//! Accesses to pages restored ahead are not seen. A next fault just past the last of them proves
+//! that they were used; then twice as many may be restored. If a stream ends with restored pages
+//! ahead of it, those were in vain. From then on other streams must be longer before anything is
+//! restored ahead of them.
 
 use std::ops::RangeInclusive;
 

@@ -22,8 +22,8 @@ impl Every {
         self.done_ns = now_ns;
     }
 
-    /// Whether it is due; if so, records that it is done now.
-    pub fn is_turn(&mut self, now_ns: u64) -> bool {
+    /// Whether it is due. If so, records that it is done now.
+    pub fn take_due(&mut self, now_ns: u64) -> bool {
         let due = self.is_due(now_ns);
         if due {
             self.done(now_ns);
@@ -39,8 +39,8 @@ mod tests {
     #[test]
     fn it_is_due_once_in_an_interval() {
         let mut every = Every::new(100, 0);
-        assert!(every.is_turn(101) && !every.is_turn(102) && !every.is_turn(201));
-        assert!(every.is_due(202) && every.is_turn(202));
+        assert!(every.take_due(101) && !every.take_due(102) && !every.take_due(201));
+        assert!(every.is_due(202) && every.take_due(202));
         every.done(300);
         assert!(!every.is_due(400) && every.is_due(401));
     }

@@ -1,16 +1,14 @@
-//! The tier `node:N`: memory of another NUMA node, from which the program reads without a fault,
-//! only slower. Jenga's own setting (§2.1, §5).
+//! The tier `node:N`: memory of another NUMA node, which the program reads without a fault, only
+//! slower: the setting of Jenga (§2.1, §5).
 //!
-//! Regions are moved whole, by `move_pages`, in both directions: up by samples, because nothing
-//! else tells what is used there; down by samples, or when there is no room for what is in DRAM.
-//! Huge pages move as they are. To the state machine such a page is Resident, and whatever the
-//! program does with it is the kernel's affair, as with any other: a move changes where contents
-//! are and nothing else. So no lock of a region is held.
+//! Whole regions are migrated with `move_pages`, huge pages unsplit. They return to DRAM by
+//! samples; they leave it by samples or for lack of room. The page word stays Resident, so no
+//! region lock is held.
 //!
-//! Where a page is only the kernel knows: it puts first touches where there is room, and a write
-//! after a fork makes a new page. [`Far`] looks a region's pages up again when it moved some or
-//! their number has changed, and all others in turn; until it did, it takes them to be where they
-//! were. A page that is not evictable counts as DRAM wherever it is.
+//! Only the kernel knows which node a page is on: it places first touches, and a write after a fork
+//! makes a new page. [`Far`] queries a region again after moving it or when its page count changed;
+//! all others in turn. Until then it assumes that pages are where they were. A page that is not
+//! evictable counts as DRAM wherever it is.
 
 use crate::evict::{EvictOutcome, is_refused, note_refusals};
 use crate::pager::Pager;
@@ -20,16 +18,16 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::*;
 use terrace_control::moves::{MoveReason, unit_of};
 use terrace_os::{self as sys, Errno, PAGE};
-use terrace_policy::live;
+use terrace_policy::eviction::victims::{Reason, RegionId, RegionView};
 use terrace_policy::placement::{self, FirstTouch, Move, Place, PlacementPolicy, Room};
-use terrace_policy::victims::{Reason, RegionId, RegionView};
+use terrace_policy::registry::live;
 use terrace_tiers::Node;
 
-/// Pages of those that did not move with all others that are tried again at a time: one that cannot
-/// move ends the call for all behind it, and each call costs the machine more than the pages.
+/// Pages per call when the pages that did not move are retried. One that cannot move ends its call.
+/// Each call costs the machine more than the pages.
 const AGAIN: usize = 64;
-/// Regions are looked up for so long at a time, and in turn, if nothing seems to have changed, for
-/// one part of so many of the time.
+/// Time for one round of queries, ns. Unchanged regions get one part in `IN_TURN_SHARE` of the
+/// time.
 const LOOK_UP_NS: u64 = 500_000;
 const IN_TURN_SHARE: u64 = 100;
 /// How often the policy is asked what should move, ns, and for how long its moves are made, before
@@ -38,37 +36,36 @@ const DECIDE_EVERY_NS: u64 = 100_000_000;
 const DECIDE_SLICE_NS: u64 = 20_000_000;
 /// Moves asked for at a time.
 const MOVES_MAX: u32 = 32;
-/// The order of regions is as old as this at most, ns: of near ones, each of which goes when it is
-/// its turn, and of far ones, which may all be tried in vain. And this old at least if all of it
-/// was tried.
+/// Longest age of the coldest-first list, ns: of regions in DRAM, and of far ones. An exhausted
+/// list is rebuilt after `ORDER_AGAIN_NS`.
 const NEAR_ORDER_FOR_NS: u64 = 1_000_000_000;
 const FAR_ORDER_FOR_NS: u64 = 60_000_000_000;
 const ORDER_AGAIN_NS: u64 = 20_000_000;
-/// After all of a full node was tried, and nothing could be compressed, ns.
+/// Rest after all of a full node was tried, and nothing could be compressed, ns.
 const REST_NS: u64 = 1_000_000_000;
-/// How often it is looked at how much room the node has.
+/// How often the room in the node is read, ns.
 const LOOK_EVERY_NS: u64 = 1_000_000_000;
-/// A region is far if more than one page in so many is: then what is hot in it can come back.
+/// A region counts as far if more than one page in this many is on the node.
 const FAR_SHARE: u16 = 4;
 
 /// One region.
 #[derive(Clone, Copy, Default)]
-struct Unit {
+struct RegionState {
     /// Evictable pages at the last scan, and of those the far ones, as far as is known.
     present: u16,
     far: u16,
-    /// `present` when they were looked up; another number now is a reason to do so again.
+    /// `present` at the last query; another number now is a reason for a new query.
     looked_up_at: u16,
-    /// The node that they left, plus one: to where they come back. 0: none.
-    home: u16,
-    /// In which look it was there last; 0: never.
+    /// Node that the pages left, plus one; 0 if unknown.
+    origin_node: u16,
+    /// Number of the last scan that found the region; 0 if none.
     seen: u32,
     stale: bool,
-    /// Where the policy takes it to be.
+    /// Place last reported to the policy.
     place: Option<Place>,
 }
 
-impl Unit {
+impl RegionState {
     fn near(&self) -> u16 {
         self.present.saturating_sub(self.far)
     }
@@ -76,7 +73,7 @@ impl Unit {
 
 /// Regions with pages in one place, coldest first, and how far one has come.
 #[derive(Default)]
-struct Order {
+struct ColdestFirst {
     regions: Vec<(f32, RegionId)>,
     next: usize,
     since_ns: u64,
@@ -86,20 +83,20 @@ struct Order {
 pub(crate) struct Far {
     node: Arc<Node>,
     placement: Box<dyn PlacementPolicy>,
-    /// For which that was made.
+    /// The node's slowness for which `placement` was made.
     slowness: f64,
-    units: Vec<Unit>,
-    looks: u32,
-    /// Units to be looked up.
+    regions: Vec<RegionState>,
+    scans: u32,
+    /// Regions to be queried.
     stale: VecDeque<RegionId>,
-    /// The next in its turn, and when that was.
-    turn: usize,
-    turned_ns: u64,
-    /// In a fork's child: far pages that its parent knew of, and that have not been looked up yet.
+    /// The region queried last in turn, and when a round ended.
+    scan_cursor: usize,
+    scan_cursor_ns: u64,
+    /// In a fork's child: far pages that its parent knew of, and that have not been queried yet.
     inherited: u64,
     moves: Vec<Move>,
-    near: Order,
-    far: Order,
+    near: ColdestFirst,
+    far: ColdestFirst,
     /// No more of the node is compressed before this time.
     rest_until_ns: u64,
     /// The fraction of a sample, below 1, that is carried over until it makes a whole one.
@@ -114,7 +111,7 @@ pub(crate) struct Far {
 }
 
 impl Pager {
-    /// So many pages more are far now (or fewer), and so fewer in DRAM.
+    /// Adds `more` pages to those on the node, and subtracts them from DRAM's.
     fn count_far(&self, more: i64) {
         if let Some((tier, _)) = self.far() {
             let pages = (tier.stats.pages() as i64 + more).max(0) as u64;
@@ -131,15 +128,15 @@ impl Far {
             node: Arc::clone(pager.far()?.1),
             placement: Box::new(FirstTouch::live()),
             slowness: 0.0,
-            units: Vec::new(),
-            looks: 0,
+            regions: Vec::new(),
+            scans: 0,
             stale: VecDeque::new(),
-            turn: 0,
-            turned_ns: sys::now_ns(),
+            scan_cursor: 0,
+            scan_cursor_ns: sys::now_ns(),
             inherited: pager.far_pages(),
             moves: Vec::new(),
-            near: Order::default(),
-            far: Order::default(),
+            near: ColdestFirst::default(),
+            far: ColdestFirst::default(),
             rest_until_ns: 0,
             carry: 0.0,
             decided_ns: 0,
@@ -153,46 +150,46 @@ impl Far {
         Some(far)
     }
 
-    /// After a scan: of the pages in `views`, leaves those there that are in DRAM, as far as is
-    /// known.
-    pub fn look(&mut self, pager: &Pager, views: &mut Vec<RegionView>) {
-        self.looks += 1;
+    /// After a scan: subtracts far pages from `views`, which then count DRAM only.
+    pub fn after_scan(&mut self, pager: &Pager, views: &mut Vec<RegionView>) {
+        self.scans += 1;
         for view in views.iter_mut() {
             let number = view.region as usize;
-            if number >= self.units.len() {
-                self.units.resize(number + 1, Unit::default());
+            if number >= self.regions.len() {
+                self.regions.resize(number + 1, RegionState::default());
             }
-            let before = std::mem::replace(&mut self.units[number].seen, self.looks);
-            let unit = &mut self.units[number];
-            unit.present = view.resident_pages as u16;
-            if (before == 0 || unit.present != unit.looked_up_at)
-                && !std::mem::replace(&mut unit.stale, true)
+            let before = std::mem::replace(&mut self.regions[number].seen, self.scans);
+            let state = &mut self.regions[number];
+            state.present = view.resident_pages as u16;
+            if (before == 0 || state.present != state.looked_up_at)
+                && !std::mem::replace(&mut state.stale, true)
             {
                 self.stale.push_back(view.region);
             }
             // Nothing that is there no more is far.
-            let far = unit.far.min(unit.present);
+            let far = state.far.min(state.present);
             self.set(pager, view.region, far);
             view.resident_pages -= u32::from(far);
         }
-        for number in 0..self.units.len() {
-            if self.units[number].seen != self.looks && self.units[number].seen != 0 {
-                self.units[number].present = 0;
+        for number in 0..self.regions.len() {
+            if self.regions[number].seen != self.scans && self.regions[number].seen != 0 {
+                self.regions[number].present = 0;
                 self.set(pager, number as RegionId, 0);
-                self.units[number] = Unit { stale: self.units[number].stale, ..Unit::default() };
+                self.regions[number] =
+                    RegionState { stale: self.regions[number].stale, ..RegionState::default() };
             }
         }
         views.retain(|view| view.resident_pages > 0);
     }
 
-    /// So many of a region's present pages are far.
+    /// Sets how many present pages of a region are on the node.
     fn set(&mut self, pager: &Pager, region: RegionId, far: u16) {
-        let unit = &mut self.units[region as usize];
-        let more = i64::from(far) - i64::from(unit.far);
-        unit.far = far;
-        let slow = u32::from(far) * u32::from(FAR_SHARE) > u32::from(unit.present);
-        let place = (unit.present > 0).then_some(if slow { Place::Slow } else { Place::Fast });
-        match (std::mem::replace(&mut unit.place, place), place) {
+        let state = &mut self.regions[region as usize];
+        let more = i64::from(far) - i64::from(state.far);
+        state.far = far;
+        let slow = u32::from(far) * u32::from(FAR_SHARE) > u32::from(state.present);
+        let place = (state.present > 0).then_some(if slow { Place::Slow } else { Place::Fast });
+        match (std::mem::replace(&mut state.place, place), place) {
             (before, now) if before == now => {}
             (None, Some(now)) => self.placement.arrived(region, now, 1),
             (Some(_), Some(now)) => self.placement.moved(region, now),
@@ -203,29 +200,30 @@ impl Far {
         }
     }
 
-    /// Looks up where pages are, of regions where that may have changed, and of others in turn.
-    pub fn look_up(&mut self, pager: &Pager, now_ns: u64) {
+    /// Queries where pages are, of regions where that may have changed, and of others in turn.
+    pub fn refresh_locations(&mut self, pager: &Pager, now_ns: u64) {
         // From now on: a scan may have come before.
         let deadline = sys::now_ns() + LOOK_UP_NS;
         while sys::now_ns() < deadline {
             if let Some(region) = self.stale.pop_front() {
-                self.units[region as usize].stale = false;
+                self.regions[region as usize].stale = false;
                 self.recount(pager, &pager.table.by_number(region));
             } else if self.inherited > 0 {
-                // All has been looked up: the rest of what the parent knew of is not there.
+                // All has been queried: the rest of what the parent knew of is not there.
                 pager.count_far(-(std::mem::take(&mut self.inherited) as i64));
-            } else if now_ns - self.turned_ns < LOOK_UP_NS * IN_TURN_SHARE || self.units.is_empty()
+            } else if now_ns - self.scan_cursor_ns < LOOK_UP_NS * IN_TURN_SHARE
+                || self.regions.is_empty()
             {
                 return;
             } else {
-                self.turn = (self.turn + 1) % self.units.len();
-                if self.units[self.turn].seen != 0 {
-                    self.recount(pager, &pager.table.by_number(self.turn as RegionId));
+                self.scan_cursor = (self.scan_cursor + 1) % self.regions.len();
+                if self.regions[self.scan_cursor].seen != 0 {
+                    self.recount(pager, &pager.table.by_number(self.scan_cursor as RegionId));
                 }
             }
         }
         if self.stale.is_empty() {
-            self.turned_ns = now_ns;
+            self.scan_cursor_ns = now_ns;
         }
     }
 
@@ -258,42 +256,42 @@ impl Far {
         }
     }
 
-    /// So many pages of a region were found to be present, and of those far.
+    /// Records a query's result: pages present, and pages on the node.
     fn note(&mut self, pager: &Pager, region: RegionId, present: u16, far: u16) {
         let index = region as usize;
-        if index >= self.units.len() {
-            self.units.resize(index + 1, Unit::default());
+        if index >= self.regions.len() {
+            self.regions.resize(index + 1, RegionState::default());
         }
-        let unit = &mut self.units[index];
-        if unit.seen == 0 {
+        let state = &mut self.regions[index];
+        if state.seen == 0 {
             // It came after the last scan.
-            unit.seen = self.looks.max(1);
-            unit.present = present;
+            state.seen = self.scans.max(1);
+            state.present = present;
         }
-        unit.looked_up_at = unit.present;
-        unit.present = unit.present.max(present);
+        state.looked_up_at = state.present;
+        state.present = state.present.max(present);
         // What the parent knew of is found here: it has been counted.
-        let known = self.inherited.min(u64::from(far.saturating_sub(unit.far)));
+        let known = self.inherited.min(u64::from(far.saturating_sub(state.far)));
         self.inherited -= known;
         pager.count_far(-(known as i64));
         self.set(pager, region, far);
     }
 
-    /// Moves what a region has in the other place to this one. Returns how many pages went.
-    fn travel(&mut self, pager: &Pager, entry: &Entry, to: Place, why: MoveReason) -> u32 {
+    /// Migrates a region's pages to this place. Returns how many moved.
+    fn migrate(&mut self, pager: &Pager, entry: &Entry, to: Place, why: MoveReason) -> u32 {
         let far = self.node.number() as i32;
         let Some((mut present, before)) = self.locate(pager, entry) else { return 0 };
         self.note(pager, entry.number, present, before);
         let number = entry.number as usize;
-        let home = &mut self.units[number].home;
+        let origin_node = &mut self.regions[number].origin_node;
         if to == Place::Slow
             && let Some(node) = self.status.iter().find(|status| **status >= 0 && **status != far)
         {
-            *home = *node as u16 + 1;
+            *origin_node = *node as u16 + 1;
         }
-        let home = home.checked_sub(1).map_or(self.node.near() as i32, i32::from);
+        let origin_node = origin_node.checked_sub(1).map_or(self.node.near() as i32, i32::from);
         self.targets.clear();
-        self.targets.resize(REGION_PAGES, if to == Place::Slow { far } else { home });
+        self.targets.resize(REGION_PAGES, if to == Place::Slow { far } else { origin_node });
         let (mut after, mut wanted, mut ended) = (before, 0, None);
         for at_once in [REGION_PAGES, AGAIN] {
             let elsewhere = |status: i32| status >= 0 && (status == far) != (to == Place::Slow);
@@ -345,8 +343,8 @@ impl Far {
             Some(Errno::ENOMEM) if to == Place::Slow => self.node.is_full(),
             // The node that they came from has no room just now, or is not to be used any more:
             // another, another time.
-            Some(_) if to == Place::Fast && self.units[number].home != 0 => {
-                self.units[number].home = 0;
+            Some(_) if to == Place::Fast && self.regions[number].origin_node != 0 => {
+                self.regions[number].origin_node = 0;
                 note_refusals(
                     entry,
                     &EvictOutcome { refused: 1, eligible: 1, ..EvictOutcome::default() },
@@ -373,10 +371,10 @@ impl Far {
         moved
     }
 
-    /// The kernel does not say where pages are, or moves none.
+    /// Handles an error of `move_pages`: stops using the node for a while.
     fn refused(&mut self, pager: &Pager, error: Errno) {
         self.node.is_full();
-        self.stale.drain(..).for_each(|region| self.units[region as usize].stale = false);
+        self.stale.drain(..).for_each(|region| self.regions[region as usize].stale = false);
         if self.node.is_usable() {
             let why = format!(
                 "move_pages between node {} and DRAM is refused ({error}; by a seccomp filter?)",
@@ -401,8 +399,8 @@ impl Far {
             self.slowness = self.node.slowness();
             if let Some(placement) = live::placement(pager.settings.policy.name(), self.slowness) {
                 self.placement = placement;
-                for (number, unit) in self.units.iter().enumerate() {
-                    if let Some(place) = unit.place {
+                for (number, state) in self.regions.iter().enumerate() {
+                    if let Some(place) = state.place {
                         self.placement.arrived(number as RegionId, place, 1);
                     }
                 }
@@ -439,7 +437,7 @@ impl Far {
                 return;
             }
             if let Some(entry) = pager.table.get(region * REGION) {
-                self.travel(pager, &entry, Place::Slow, victim(Reason::Asked));
+                self.migrate(pager, &entry, Place::Slow, victim(Reason::Asked));
             }
         }
     }
@@ -451,7 +449,7 @@ impl Far {
             return false;
         }
         let Some(entry) = self.coldest(pager, Place::Fast, now_ns) else { return false };
-        self.travel(pager, &entry, Place::Slow, MoveReason::Placed(placement::Reason::Coldest));
+        self.migrate(pager, &entry, Place::Slow, MoveReason::Placed(placement::Reason::Coldest));
         true
     }
 
@@ -464,19 +462,20 @@ impl Far {
         self.coldest(pager, Place::Slow, now_ns)
     }
 
-    /// Nothing that is far can be compressed at present.
+    /// Records that nothing on the node can be compressed now.
     pub fn compressed_none(&mut self, now_ns: u64) {
         self.rest_until_ns = now_ns + REST_NS;
     }
 
     fn coldest<'p>(&mut self, pager: &'p Pager, place: Place, now_ns: u64) -> Option<Entry<'p>> {
         let order = if place == Place::Fast { &mut self.near } else { &mut self.far };
-        let pages_there = |unit: &Unit| if place == Place::Fast { unit.near() } else { unit.far };
+        let pages_there =
+            |state: &RegionState| if place == Place::Fast { state.near() } else { state.far };
         let age_ns = now_ns - order.since_ns;
         let old_ns = if place == Place::Fast { NEAR_ORDER_FOR_NS } else { FAR_ORDER_FOR_NS };
         if age_ns > old_ns || age_ns > ORDER_AGAIN_NS && order.next >= order.regions.len() {
             let placement = &self.placement;
-            let there = self.units.iter().enumerate().filter(|(_, unit)| pages_there(unit) > 0);
+            let there = self.regions.iter().enumerate().filter(|(_, state)| pages_there(state) > 0);
             order.regions.clear();
             order.regions.extend(
                 there.map(|(number, _)| (placement.heat(number as RegionId), number as RegionId)),
@@ -487,7 +486,7 @@ impl Far {
         while let Some((_, region)) = order.regions.get(order.next) {
             order.next += 1;
             let entry = pager.table.by_number(*region);
-            if pages_there(&self.units[*region as usize]) > 0
+            if pages_there(&self.regions[*region as usize]) > 0
                 && !is_refused(&entry, now_ns / 1_000_000)
             {
                 return Some(entry);
@@ -496,19 +495,19 @@ impl Far {
         None
     }
 
-    /// So many pages of a far region were compressed.
+    /// Records that `pages` of a far region were compressed.
     pub fn compressed(&mut self, pager: &Pager, entry: &Entry, pages: u32) {
         self.node.gave(u64::from(pages));
         self.recount(pager, entry);
     }
 
-    /// A sample of that weight met a region. It stands for time, of which an access to far memory
-    /// takes more.
+    /// Reports a sample. Its weight is divided by the region's latency relative to DRAM.
     pub fn sampled(&mut self, region: RegionId, weight: f32) {
-        let Some(unit) = self.units.get(region as usize).filter(|unit| unit.place.is_some()) else {
+        let Some(state) = self.regions.get(region as usize).filter(|state| state.place.is_some())
+        else {
             return;
         };
-        let far = f32::from(unit.far) / f32::from(unit.present.max(1));
+        let far = f32::from(state.far) / f32::from(state.present.max(1));
         self.carry += weight / (1.0 + far * (self.slowness as f32 - 1.0).max(0.0));
         if self.carry >= 1.0 {
             let whole = self.carry as u32;
@@ -527,19 +526,19 @@ impl Far {
             return;
         }
         self.decided_ns = now_ns;
-        let (mut units, mut used, mut pages) = (0u64, 0u32, 0u64);
-        for unit in self.units.iter().filter(|unit| unit.place.is_some()) {
-            units += 1;
-            pages += u64::from(unit.present);
-            used += u32::from(unit.place == Some(Place::Fast));
+        let (mut regions, mut used, mut pages) = (0u64, 0u32, 0u64);
+        for state in self.regions.iter().filter(|state| state.place.is_some()) {
+            regions += 1;
+            pages += u64::from(state.present);
+            used += u32::from(state.place == Some(Place::Fast));
         }
-        if units == 0 {
+        if regions == 0 {
             return;
         }
-        // Not all regions are full: what there is has room, and so many of average size more.
-        let unit_bytes = (pages * PAGE as u64 / units).max(PAGE as u64) as i64;
+        // Capacity is the regions now in DRAM plus the free room in regions of average size.
+        let region_bytes = (pages * PAGE as u64 / regions).max(PAGE as u64) as i64;
         let free = (room_bytes as i64 - (pager.account.resident() * PAGE as u64) as i64)
-            .div_euclid(unit_bytes);
+            .div_euclid(region_bytes);
         let capacity = (i64::from(used) + free).clamp(0, i64::from(u32::MAX)) as u32;
         let mut moves = std::mem::take(&mut self.moves);
         self.placement.decide(Room { capacity, used, moves_max: MOVES_MAX }, &mut moves);
@@ -550,13 +549,13 @@ impl Far {
                 break;
             }
             let entry = pager.table.by_number(step.unit);
-            let unit = self.units[step.unit as usize];
+            let state = self.regions[step.unit as usize];
             let fits = match step.to {
                 // Something comes back for it.
-                Place::Slow if come > 0 => self.node.buffer_pages() >= u64::from(unit.near()),
+                Place::Slow if come > 0 => self.node.buffer_pages() >= u64::from(state.near()),
                 Place::Slow => self.accepts(),
                 Place::Fast => {
-                    (pager.account.resident() + u64::from(unit.far)) * PAGE as u64 <= room_bytes
+                    (pager.account.resident() + u64::from(state.far)) * PAGE as u64 <= room_bytes
                 }
             };
             come -= usize::from(step.to == Place::Fast);
@@ -567,7 +566,7 @@ impl Far {
                     },
                     other => other,
                 };
-                let moved = self.travel(pager, &entry, step.to, MoveReason::Placed(reason));
+                let moved = self.migrate(pager, &entry, step.to, MoveReason::Placed(reason));
                 if step.to == Place::Slow {
                     pager.account.demoted_for[Reason::Cold as usize]
                         .fetch_add(u64::from(moved), Relaxed);
@@ -577,10 +576,10 @@ impl Far {
         self.moves = moves;
     }
 
-    /// For tests: a region goes wherever it is not.
-    pub fn toss(&mut self, pager: &Pager, entry: &Entry, far: bool) {
+    /// For stress tests: moves a region to the node if `far`, else back to DRAM.
+    pub fn stress_migrate(&mut self, pager: &Pager, entry: &Entry, far: bool) {
         if !far || self.accepts() {
-            self.travel(
+            self.migrate(
                 pager,
                 entry,
                 if far { Place::Slow } else { Place::Fast },

@@ -4,7 +4,7 @@
 //! takes a page out of it, and repeats that for ever while the huge page is pinned. A region
 //! becomes huge by MADV_COLLAPSE (0.7 ms) if samples show for some seconds that it is hot, while
 //! all of its pages are in DRAM. It has its `huge` flag from then on: nothing is claimed there
-//! before [`crate::Mm::has_small_pages`] has split it in a way that ends. MADV_COLD of a single
+//! before [`crate::Mm::ensure_split`] has split it in a way that ends. MADV_COLD of a single
 //! page splits a huge page (0.2 ms), or leaves it unchanged if it is pinned or a child shares it.
 //! PAGEMAP_SCAN shows which. It shows only whole ones. One that was split in part, as by a write
 //! while a child shared it, is made whole again first, which a pin prevents as well.
@@ -17,8 +17,8 @@ use crate::pages::table::{Entry, REGION, REGION_PAGES};
 use std::sync::atomic::Ordering::*;
 use terrace_control::settings::{Eviction, HugePages};
 use terrace_os::{self as sys, PAGE};
-use terrace_policy::regions::KEPT_PRESSURE;
-use terrace_policy::victims::{Choice, Pressure, RegionView, VictimPolicy};
+use terrace_policy::eviction::regions::KEPT_PRESSURE;
+use terrace_policy::eviction::victims::{Choice, Pressure, RegionView, VictimPolicy};
 
 /// How often hot regions are looked for, ns.
 const LOOK_EVERY_NS: u64 = 1_000_000_000;
@@ -160,8 +160,8 @@ impl Pager {
         {
             return false;
         }
-        // Splitting one later requires knowing whether that failed. And pages that the program
-        // freed must not be restored as zeros.
+        // Without the kernel's count of failed splits a split cannot be verified. Collapsing would
+        // also refill freed pages with zeros.
         if sys::failed_splits().is_none() || self.present_bytes(base) != Ok(REGION) {
             return false;
         }
@@ -180,7 +180,7 @@ impl Pager {
         let made = self.collapse(base);
         if made {
             self.account.huge_made.fetch_add(1, Relaxed);
-        } else if self.is_kept_small(base) {
+        } else if self.forbid_huge_pages(base) {
             entry.region.huge.store(0, Relaxed);
         }
         made

@@ -30,13 +30,14 @@ pub(crate) struct IdleRestore {
     /// The region to go on with, and how many in a row had nothing to restore.
     region: u32,
     fruitless: u32,
-    /// All pages evicted until the last scan, and since when that number is unchanged.
+    /// Pages demoted until the last scan (evicted, moved to the node, or recompressed into a colder
+    /// tier), and since when that number is unchanged.
     demoted: u64,
     calm_from_ns: u64,
     /// How long it must be calm. It doubles each time that pages are evicted again after some were
     /// restored.
     calm_ns: u64,
-    brought: bool,
+    restored: bool,
     not_before_ns: u64,
 }
 
@@ -48,7 +49,7 @@ impl IdleRestore {
             demoted: 0,
             calm_from_ns: now_ns,
             calm_ns: CALM_MIN_NS,
-            brought: false,
+            restored: false,
             not_before_ns: 0,
         }
     }
@@ -59,7 +60,7 @@ impl IdleRestore {
     pub fn look(&mut self, pager: &Pager, until: u64, budget: u64, now_ns: u64) {
         let demoted = pager.account.demoted_pages.load(Relaxed);
         if demoted != self.demoted {
-            if std::mem::take(&mut self.brought) {
+            if std::mem::take(&mut self.restored) {
                 self.calm_ns = (self.calm_ns * 2).min(CALM_MAX_NS);
             }
             (self.demoted, self.calm_from_ns) = (demoted, now_ns);
@@ -69,7 +70,8 @@ impl IdleRestore {
         if calm_ns > self.calm_ns * CALM_AGAIN {
             self.calm_ns = CALM_MIN_NS;
         }
-        if calm_ns < self.calm_ns || now_ns < self.not_before_ns || pager.all_pages_out() == 0 {
+        if calm_ns < self.calm_ns || now_ns < self.not_before_ns || pager.evicted_pages_total() == 0
+        {
             return;
         }
         let all_has_room =
@@ -79,23 +81,23 @@ impl IdleRestore {
             let goes_on = !pager.pause_asked() && !pager.is_retired();
             goes_on && pager.physical_bytes() + ((PAGES_AT_ONCE * PAGE) as u64) < until
         };
-        let mut brought = 0;
+        let mut restored = 0;
         for _ in 0..pager.table.len().min(REGIONS_AT_ONCE) {
-            if brought >= PAGES_AT_ONCE || !room() {
+            if restored >= PAGES_AT_ONCE || !room() {
                 break;
             }
             self.region %= pager.table.len();
             let entry = pager.table.by_number(self.region);
             let of_region =
-                bring_back(pager, &entry, PAGES_AT_ONCE - brought, Cause::Room, &mut room);
+                restore_region(pager, &entry, PAGES_AT_ONCE - restored, Cause::Room, &mut room);
             pager.list_move(entry.region.address(), of_region as u64, None, 0, MoveReason::Room);
-            brought += of_region;
-            if brought < PAGES_AT_ONCE {
+            restored += of_region;
+            if restored < PAGES_AT_ONCE {
                 self.region += 1;
                 self.fruitless = if of_region > 0 { 0 } else { self.fruitless + 1 };
             }
         }
-        self.brought |= brought > 0;
+        self.restored |= restored > 0;
         let after_ns = sys::now_ns();
         self.not_before_ns = after_ns + (after_ns - now_ns) * PAUSES;
         if self.fruitless >= pager.table.len() {
@@ -107,34 +109,34 @@ impl IdleRestore {
 
 /// Restores up to `most` pages of a region, while there is `room`. Returns how many. Ends at the
 /// first that cannot be restored.
-pub(crate) fn bring_back(
+pub(crate) fn restore_region(
     pager: &Pager,
     entry: &Entry,
     most: usize,
     cause: Cause,
     room: &mut impl FnMut() -> bool,
 ) -> usize {
-    // Pages that the program asked to evict it knows to be cold.
-    let stays_out = cause == Cause::Room && entry.region.asked_out.load(Relaxed) != 0;
+    // The program has declared these pages cold (MADV_PAGEOUT).
+    let stays_out = cause == Cause::Room && entry.region.pageout_requested.load(Relaxed) != 0;
     if entry.region.evicted.load(Relaxed) == 0 || stays_out {
         return 0;
     }
-    let (mut brought, mut from) = (0, 0);
-    while brought < most && room() {
+    let (mut restored, mut from) = (0, 0);
+    while restored < most && room() {
         let Some((page, pages)) = next_run(pager, entry, from, cause) else { break };
         let address = entry.region.address() + page * PAGE;
-        let pages = pages.min(most - brought);
+        let pages = pages.min(most - restored);
         let back = pager.restore_ahead(entry, address, pages, cause, |pager, shard| {
             Some(pager.uffd_of_shard(shard))
         });
         if back == 0 {
             break;
         }
-        brought += back;
+        restored += back;
         from = page + back;
         pager.yield_if_due();
     }
-    brought
+    restored
 }
 
 /// The next consecutive pages from `from` on that are evicted and may be evicted again. Where no

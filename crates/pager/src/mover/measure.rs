@@ -1,20 +1,19 @@
-//! How much memory is where: live estimates for control, exact scans now and then, time averages
-//! for the report.
+//! Measures where memory is: estimates for control, exact scans, time averages for reports.
 //!
-//! Steered by our own counters and scans, never by a control group's usage, which contains page
-//! cache: what a program writes to files would take its memory away. Between scans, resident pages
-//! are estimated from the process's anonymous memory (/proc/self/statm): what changed since the
-//! last scan and is not pools or overhead is taken for managed memory.
+//! A cgroup's usage is not used, because it includes page cache. A program that writes files would
+//! lose memory by it. Between scans, resident pages are estimated from the process's anonymous
+//! memory (/proc/self/statm). A change since the last scan that is neither pools nor overhead is
+//! taken for managed memory.
 
 use crate::pager::Pager;
 use crate::pages::mm::Mode;
 use crate::pages::table::REGION;
-use crate::time_lost::Looks;
+use crate::time_lost::LostTime;
 use std::sync::atomic::Ordering::*;
 use terrace_control::budget_status::BudgetStatus;
 use terrace_control::stats::TierPage;
 use terrace_os::{self as sys, Fd, PAGE, Run};
-use terrace_policy::victims::{Expectation, RegionView};
+use terrace_policy::eviction::victims::{Expectation, RegionView};
 use terrace_tiers::Tier;
 
 /// A quantity's average over time.
@@ -32,23 +31,23 @@ impl Mean {
     }
 }
 
-/// The most that was seen of late: in the last one to two [`LATELY_NS`].
+/// The largest value of the last one to two [`LATELY_NS`].
 #[derive(Default)]
-struct Lately {
+struct RecentMax {
     since_ns: u64,
     before: u64,
     now: u64,
 }
 
-impl Lately {
-    fn most(&mut self, now_ns: u64) -> u64 {
+impl RecentMax {
+    fn max(&mut self, now_ns: u64) -> u64 {
         if now_ns - self.since_ns > LATELY_NS {
             (self.before, self.now, self.since_ns) = (self.now, 0, now_ns);
         }
         self.before.max(self.now)
     }
 
-    fn see(&mut self, bytes: u64) {
+    fn add(&mut self, bytes: u64) {
         self.now = self.now.max(bytes);
     }
 }
@@ -58,16 +57,15 @@ pub(crate) struct Measure {
     /// Regions with evictable resident pages at the last scan.
     pub views: Vec<RegionView>,
     pub scanned_ns: u64,
-    /// What the program touched for the first time before the last scan, bytes per second: since
-    /// the scan before, or the last second. What it had touched a moment before, and gave
-    /// back, is not growth, if it is no more than [`SWAY_BYTES`].
+    /// Rate of first touches before the last scan, bytes/s: since the scan before it, or in the
+    /// last second. Re-touching up to [`CHURN_BYTES`] freed recently is not growth.
     pub growth: f64,
-    lately_touched: Lately,
+    lately_touched: RecentMax,
     /// From when on `growth` is measured, and the bytes touched then.
     grown_from: (u64, u64),
-    /// What came back from the kernel's swap in that time, bytes per second.
-    pub returning: f64,
-    /// /proc/thread-self/status, where there is a tier `swap`.
+    /// Rate of swap-ins by the kernel in that time, bytes/s.
+    pub swap_in_rate: f64,
+    /// /proc/self/status, if there is a tier `swap`; otherwise -1.
     status: Fd,
     /// Pages of the process in the kernel's swap that are not managed, at the last scan.
     swapped_unmanaged: u64,
@@ -90,20 +88,20 @@ pub(crate) struct Measure {
     kept: BudgetStatus,
     peak_physical_bytes: u64,
     published_ns: u64,
-    looks: Looks,
-    /// What [`Looks::add_lost`] said last.
+    lost_time: LostTime,
+    /// The last result of [`LostTime::add_lost`].
     last_minute: (u64, u64),
-    /// The scan after which that was.
+    /// The scan after which that was measured.
     judged_scan_ns: u64,
     runs: Box<[Run]>,
 }
 
-/// How often the page is written, ns.
+/// How often the statistics page is written, ns.
 const PUBLISH_EVERY_NS: u64 = 100_000_000;
 /// A scan may cost this share of the time between scans (1/64: 1.6 % of a core while memory is
 /// tight).
 const SCAN_SHARE: u64 = 64;
-/// A scan makes room for others after so many pages: an eighth of a millisecond.
+/// Pages scanned before the mover yields: an eighth of a millisecond.
 const PAUSE_PAGES: usize = 16 << 10;
 /// Shortest time between scans, ns.
 const SCAN_EVERY_NS: u64 = 200_000_000;
@@ -111,10 +109,10 @@ const SCAN_EVERY_NS: u64 = 200_000_000;
 /// Scans then only correct what is estimated between them.
 const IDLE_SCAN_SHARE: u64 = 1024;
 const IDLE_SCAN_EVERY_NS: u64 = 1_000_000_000;
-/// See [`Lately`].
+/// See [`RecentMax`].
 const LATELY_NS: u64 = 2_000_000_000;
-/// So much may come and go without being growth, bytes.
-const SWAY_BYTES: u64 = 8 << 20;
+/// Bytes that may be freed and touched again without counting as growth.
+const CHURN_BYTES: u64 = 8 << 20;
 /// See [`Measure::has_shrunk`].
 const SHRUNK_BYTES: u64 = 16 << 20;
 /// Shortest time between readings of how much is swapped, ns.
@@ -126,9 +124,9 @@ impl Measure {
             views: Vec::new(),
             scanned_ns: 0,
             growth: 0.0,
-            lately_touched: Lately::default(),
+            lately_touched: RecentMax::default(),
             grown_from: (0, 0),
-            returning: 0.0,
+            swap_in_rate: 0.0,
             status: pager
                 .swap()
                 .and_then(|_| sys::open("/proc/self/status\0", libc::O_RDONLY, 0).ok())
@@ -151,7 +149,7 @@ impl Measure {
             kept: BudgetStatus::default(),
             peak_physical_bytes: 0,
             published_ns: 0,
-            looks: Looks::new(&pager.faults.cost),
+            lost_time: LostTime::new(&pager.faults.cost),
             last_minute: (0, 0),
             judged_scan_ns: 0,
             runs: vec![Run::default(); 1024].into(),
@@ -171,8 +169,8 @@ impl Measure {
                 >= IDLE_SCAN_EVERY_NS.max(self.scan_cost_ns * IDLE_SCAN_SHARE)
     }
 
-    /// Much of the program's memory is gone since the last scan: some of it may have been far, and
-    /// until that is known there seems to be less in DRAM than there is.
+    /// Whether anonymous memory shrank much since the last scan, so that far pages may be
+    /// overcounted.
     pub fn has_shrunk(&self, pager: &Pager) -> bool {
         pager.far_pages() > 0
             && self.anonymous_then - self.anonymous_least.min(self.anonymous_then)
@@ -222,7 +220,7 @@ impl Measure {
             }
         }
         self.runs = runs;
-        // What came back meanwhile was behind the walk or before it.
+        // About half of the pages restored during the scan were missed by it.
         resident_pages +=
             (pager.account.promoted_pages.load(Relaxed) - returned_before) as usize / 2;
         let own = |(start, end): (usize, usize)| self.count(pagemap, start, end);
@@ -248,14 +246,14 @@ impl Measure {
         let (from_ns, from_bytes) =
             std::mem::replace(&mut self.grown_from, (start_ns, touched_bytes));
         let seconds = (start_ns - from_ns) as f64 / 1e9;
-        let known = from_bytes.max(self.lately_touched.most(start_ns).min(from_bytes + SWAY_BYTES));
-        self.lately_touched.see(touched_bytes);
+        let known = from_bytes.max(self.lately_touched.max(start_ns).min(from_bytes + CHURN_BYTES));
+        self.lately_touched.add(touched_bytes);
         self.growth = if self.scanned_ns == 0 {
             0.0
         } else {
             touched_bytes.saturating_sub(known) as f64 / seconds.max(1e-3)
         };
-        self.returning = if self.scanned_ns == 0 {
+        self.swap_in_rate = if self.scanned_ns == 0 {
             0.0
         } else {
             (returned * PAGE as u64) as f64 / seconds.max(1e-3)
@@ -265,7 +263,7 @@ impl Measure {
         self.scan_cost_ns = sys::thread_cpu_ns() - begun_cpu_ns;
     }
 
-    /// Returns how many of the pages came back from the kernel's swap.
+    /// Adds a run of present pages to `views`. Returns how many of them were swapped in.
     fn view_run(
         &mut self,
         pager: &Pager,
@@ -278,7 +276,7 @@ impl Measure {
         while address < end {
             let next = end.min((address / REGION + 1) * REGION);
             if let Some(entry) = pager.table.get_or_create(address) {
-                returned += pager.see_returns(&entry, address, next);
+                returned += pager.note_swap_ins(&entry, address, next);
                 let pages = ((next - address) / PAGE) as u32;
                 match self.views.last_mut() {
                     Some(view) if view.region == entry.number => view.resident_pages += pages,
@@ -296,8 +294,7 @@ impl Measure {
         returned
     }
 
-    /// The kernel's faults tell us nothing: between scans, how much of the process is in its swap
-    /// does.
+    /// Estimates swapped pages between scans from VmSwap, because swap-ins cause no fault here.
     fn count_swapped(&mut self, pager: &Pager, now_ns: u64) {
         if self.status < 0 || self.scanned_ns == 0 || now_ns - self.swapped_ns < SWAPPED_EVERY_NS {
             return;
@@ -336,8 +333,8 @@ impl Measure {
                 anonymous.saturating_sub(self.unmanaged_bytes + anonymous_pools + overhead);
             account.resident_pages.store((resident / PAGE as u64) as i64, Relaxed);
         }
-        // What moved since the look at it is in two places for a moment, and pools count what they
-        // may touch.
+        // A page in transit is counted twice for a moment, and pools count what they may touch. So
+        // anonymous memory, with files in DRAM, is the upper bound.
         let most = if anonymous > 0 { anonymous + in_files(pager) } else { u64::MAX };
         let physical = pager.physical_bytes().min(most);
         let resident = physical - pools_total.min(physical) - overhead.min(physical);
@@ -370,10 +367,10 @@ impl Measure {
         if now_ns - self.published_ns >= PUBLISH_EVERY_NS {
             self.published_ns = now_ns;
             account.cpu_ns.store(account.cpu_ns(), Relaxed);
-            // Of the kernel's swap a scan tells, and tells of all time since the one before.
+            // With a swap tier, lost time is updated once per scan.
             if pager.swap().is_none() || self.judged_scan_ns != self.scanned_ns {
                 self.judged_scan_ns = self.scanned_ns;
-                self.last_minute = self.looks.add_lost(account, &pager.faults.cost, now_ns);
+                self.last_minute = self.lost_time.add_lost(account, &pager.faults.cost, now_ns);
             }
             self.publish(pager, now_ns, logical, physical, budget);
         }
@@ -408,7 +405,7 @@ impl Measure {
             let (logical, physical) = &self.tiers[index];
             publish_tier(field, tier, logical.over(seconds), physical.over(seconds));
         }
-        pager.tell_counts();
+        pager.publish_counts();
         pager.trace.publish(page);
         page.updated_ns.store(now_ns, Release);
         pager.publish_stats();
@@ -450,12 +447,12 @@ mod tests {
 
     #[test]
     fn what_was_seen_of_late_is_forgotten_after_a_while() {
-        let mut lately = Lately::default();
-        lately.see(10);
-        assert_eq!(lately.most(LATELY_NS / 2), 10);
-        assert_eq!(lately.most(2 * LATELY_NS), 10, "it is from the stretch before");
-        lately.see(3);
-        assert_eq!(lately.most(4 * LATELY_NS), 3);
-        assert_eq!(lately.most(6 * LATELY_NS), 0);
+        let mut lately = RecentMax::default();
+        lately.add(10);
+        assert_eq!(lately.max(LATELY_NS / 2), 10);
+        assert_eq!(lately.max(2 * LATELY_NS), 10, "it is from the stretch before");
+        lately.add(3);
+        assert_eq!(lately.max(4 * LATELY_NS), 3);
+        assert_eq!(lately.max(6 * LATELY_NS), 0);
     }
 }

@@ -1,12 +1,16 @@
 //! The mover: one thread that keeps memory below the budget by its low watermark, and measures.
 //!
-//! It holds a region's lock or none, waits for no thread of the program, and can be paused between
-//! any two batches. How hard it looks for victims is its *pressure*: up a step whenever a look at
-//! all regions was not enough, down again when things are easy.
+//! Eviction starts when less than half of the watermark is free (kswapd's low watermark), and stops
+//! when all of it is (its high watermark).
 //!
-//! Here is its loop. [`state`] is what it keeps, [`walk`] looks for victims, [`tier_choice`] says
-//! where they go, [`watermark`] how much is kept free, [`crate::evict::priority`] its rank among
-//! the program's threads, [`upkeep`] what is due now and then.
+//! It holds at most one region's lock, and can be paused between any two batches. It waits for
+//! program threads only at that lock, at the short locks of ranges and stores, and during a fork.
+//! *Pressure* (like scan priority) rises by one after each full walk that was not enough. It falls
+//! again while memory is within the budget.
+//!
+//! Its loop is in this file. [`state`] is what it keeps, [`walk`] finds victims, and
+//! [`tier_choice`] chooses their tier. [`watermark`] computes how much is kept free,
+//! [`crate::evict::priority`] sets the thread's priority, and [`upkeep`] is periodic work.
 
 mod every;
 mod far;
@@ -32,14 +36,14 @@ use crate::threads::fork_notes::{PAUSE, PAUSED};
 use std::sync::atomic::Ordering::*;
 use std::time::Duration;
 use terrace_os::{self as sys, PAGE};
-use terrace_policy::victims::Reason;
+use terrace_policy::eviction::victims::Reason;
 
-/// Sleep between looks while the budget is near.
+/// Sleep between iterations while the budget is near.
 const BUSY_TICK: Duration = Duration::from_millis(5);
 /// Rest between slices of a plan's moves: half of a CPU at most is taken for them.
 const PLACE_TICK: Duration = Duration::from_millis(10);
-/// After so long, and after eight times as long again and again, code that was needed once leaves
-/// the page table, ns.
+/// First delay, ns, before Terrace drops its own startup code from the page table; then eight times
+/// longer each time.
 const FORGET_AFTER_NS: u64 = 1_000_000_000;
 
 impl Mover {
@@ -55,7 +59,7 @@ impl Mover {
     }
 }
 
-/// The mover thread's life.
+/// Runs the mover thread.
 pub(crate) fn run(pager: &'static Pager) {
     sys::set_thread_background();
     let now_ns = sys::now_ns();
@@ -115,12 +119,13 @@ impl Mover {
         pager.drain_prefetches(|pager| {
             let budget = pager.account.budget_bytes.load(Relaxed);
             let room = budget.saturating_sub(self.low_watermark(budget, sys::now_ns()) / 2);
-            let may = !pager.pause_asked() && !pager.is_retired() && !pager.faults.events.past_us();
+            let may =
+                !pager.pause_asked() && !pager.is_retired() && !pager.faults.events.bypasses_libc();
             may && pager.physical_bytes() + ((RUN_PAGES * PAGE) as u64) < room
         });
     }
 
-    /// One look; returns how long to sleep after it.
+    /// One iteration; returns the sleep that follows.
     fn tick(&mut self) -> Duration {
         let pager = self.pager;
         let now_ns = sys::now_ns();
@@ -134,19 +139,19 @@ impl Mover {
         if due {
             self.scan();
         }
-        if self.exchange.is_turn(now_ns) {
+        if self.exchange.take_due(now_ns) {
             pager.exchange();
         }
         self.measure.tick(pager, now_ns);
         self.pace(now_ns);
-        if self.give_back.is_turn(now_ns) {
+        if self.give_back.take_due(now_ns) {
             (pager.host.tidy_soon)();
         }
         if pager.table.has_refused() {
             pager.warn_once(&pager.warned.no_room, "pages stay in DRAM: there is no memory for their table (ulimit -d, vm.max_map_count)");
         }
-        if pager.settings.sites && self.tell_samples.is_due(now_ns) {
-            self.tell_samples(now_ns);
+        if pager.settings.sites && self.report_samples.is_due(now_ns) {
+            self.report_samples(now_ns);
             (pager.host.look_at_sites)(now_ns);
         }
         if pager.mode() != Mode::Active {
@@ -176,7 +181,7 @@ impl Mover {
         });
         self.count(Reason::Probed, before);
         if tight {
-            self.tidy_pools(now_ns);
+            self.compact_pools(now_ns);
         }
         self.follow_list_of_tiers(now_ns);
         let stressed = self.stress(now_ns);
@@ -190,16 +195,16 @@ impl Mover {
                 self.idle_tick(u64::MAX)
             };
         }
-        if self.tell_returns.is_due(now_ns) {
-            self.tell_returns(now_ns);
+        if self.report_refaults.is_due(now_ns) {
+            self.report_refaults(now_ns);
         }
-        if self.tell_samples.is_due(now_ns) {
-            self.tell_samples(now_ns);
+        if self.report_samples.is_due(now_ns) {
+            self.report_samples(now_ns);
         }
         let watermark = self.low_watermark(budget, now_ns);
         pager.mover.low_watermark.store(watermark, Relaxed);
         if let Some(far) = &mut self.far {
-            far.look_up(pager, now_ns);
+            far.refresh_locations(pager, now_ns);
             let pools_and_overhead =
                 pager.physical_bytes().saturating_sub(pager.account.resident() * PAGE as u64);
             let room = budget.saturating_sub(watermark + pools_and_overhead);
@@ -252,8 +257,8 @@ impl Mover {
         let pager = self.pager;
         if self.placer.as_ref().is_some_and(|placer| placer.is_due(pager, now_ns)) {
             self.scan();
-            self.tell_returns(now_ns);
-            self.tell_samples(now_ns);
+            self.report_refaults(now_ns);
+            self.report_samples(now_ns);
             if let Some(placer) = &mut self.placer {
                 placer.end_window(pager, &mut self.evictor, &self.measure.views, now_ns);
             }
@@ -278,7 +283,7 @@ impl Mover {
         more
     }
 
-    /// How long to sleep with so much room: longer each time while nothing changes.
+    /// Sleep with `room` bytes free; longer while nothing changes.
     fn idle_tick(&mut self, room: u64) -> Duration {
         self.backoff.sleep(self.pager.physical_bytes(), room, false)
     }

@@ -8,7 +8,7 @@ use crate::pages::mm::Mode;
 use crate::pages::table::REGION;
 use std::sync::atomic::Ordering::*;
 use terrace_os::{self as sys, PAGE, Run};
-use terrace_policy::victims::{PRESSURE_MAX, Reason};
+use terrace_policy::eviction::victims::{PRESSURE_MAX, Reason};
 
 impl Mover {
     /// Serves [`Pager::page_out`].
@@ -18,7 +18,7 @@ impl Mover {
         let Some((_, start, end)) = line.asked() else { return };
         let before = self.demoted();
         let mut address = start;
-        if let Some(far) = self.far.as_mut().filter(|_| pager.densest_own().is_none()) {
+        if let Some(far) = self.far.as_mut().filter(|_| pager.densest_own_tier().is_none()) {
             far.page_out(pager, start, end);
             address = end;
         }
@@ -48,13 +48,13 @@ impl Mover {
                     pages,
                     pressure: PRESSURE_MAX,
                     anything: false,
-                    tier: self.ends().0,
+                    tier: self.first_and_densest().0,
                     from: address % REGION / PAGE,
                 };
                 let taken = self.evictor.evict(pager, entry, request);
                 self.list(Reason::Asked, entry.number, taken.evicted.into(), request.tier);
                 if entry.region.evicted.load(Relaxed) > 0 {
-                    entry.region.asked_out.store(1, Relaxed);
+                    entry.region.pageout_requested.store(1, Relaxed);
                 }
             }
             address = region_end;
@@ -75,7 +75,7 @@ impl Pager {
             DO,
             start,
             start + len,
-            || self.call_mover(),
+            || self.wake_mover(),
             || !self.is_retired(),
         );
         true

@@ -4,14 +4,14 @@
 //! The models are those of the simulator ([`terrace_policy::tiering`]). What they are told of a
 //! region comes from samples and faults ([`Heat`]), from the page words (where its pages are, and
 //! how many bytes they take there), and from a sample of pages that all tiers compress
-//! ([`Gauge`]). Pages move by the ways that there are: eviction,
-//! recompression, and restoring ahead of a fault. What a window has no time for is listed anew by
-//! the next plan, from where pages are then.
+//! ([`CompressionSample`]). Pages move by the ways that there are: eviction, recompression, and
+//! restoring ahead of a fault. What a window has no time for is listed anew by the next plan, from
+//! where pages are then.
 
-use crate::evict::gauge::Gauge;
+use crate::evict::compression_sample::CompressionSample;
 use crate::evict::{EvictRequest, Evictor, Which, accepts, is_refused, note_refusals};
 use crate::fault::ahead::Cause;
-use crate::mover::idle_restore::bring_back;
+use crate::mover::idle_restore::restore_region;
 use crate::pager::Pager;
 use crate::pages::table::{Entry, REGION_PAGES};
 use crate::pages::word::State;
@@ -20,15 +20,15 @@ use terrace_control::moves::MoveReason;
 use terrace_control::settings::{MAX_TIERS, Window};
 use terrace_control::windows::{Row, main_tier};
 use terrace_os as sys;
+use terrace_policy::eviction::victims::{Expectation, PRESSURE_MAX, RegionView};
 use terrace_policy::placement;
 use terrace_policy::tiering::heat::{Counted, Expected, Heat};
 use terrace_policy::tiering::{self, Codec, Kind, Model, Region, Resend, Setting, moves};
-use terrace_policy::victims::{Expectation, PRESSURE_MAX, RegionView};
 use terrace_tiers::CodecKind;
 
 /// Pages taken or brought back at a time.
 const AT_ONCE: usize = 64;
-/// Pages that came back soon stay for a round more where a model sends out idle ones only.
+/// Pressure for a model that demotes idle pages only: recently refaulted ones stay a round longer.
 const IDLE_PRESSURE: u32 = 1;
 /// The heat of regions that the program calls hot, and cold, as a multiple of the mean, until
 /// samples say more.
@@ -39,7 +39,7 @@ const COLD: Expected = Expected(0.25);
 #[derive(Clone, Copy, Default)]
 struct Places {
     pages: [u16; MAX_TIERS],
-    /// Encoded bytes in the tier that most of those that are out are in.
+    /// The tier with most of the region's evicted pages, their encoded bytes and their number.
     most: Option<(usize, u64, u32)>,
     expected: Option<Expectation>,
 }
@@ -50,15 +50,16 @@ impl Places {
     }
 }
 
-/// The mover's.
+/// Plans placement. Owned by the mover.
 pub(crate) struct Placer {
     model: Box<dyn Model>,
+    /// From 0, which saves the most memory, to 1, which saves the most time.
     knob: f64,
     heat: Heat,
     /// Faults of this window, by region.
     faults: Vec<u32>,
-    /// The tier that each region was given last; `None` before its first plan.
-    given: Vec<Option<u8>>,
+    /// The tier that each region was assigned to last; `None` before its first plan.
+    assigned: Vec<Option<u8>>,
     places: Vec<Places>,
     regions: Vec<Region>,
     stored: Vec<f32>,
@@ -73,17 +74,17 @@ pub(crate) struct Placer {
 }
 
 impl Placer {
-    /// Where a model is asked for that these tiers have a use for.
+    /// `None` without a model, or if it has no use for these tiers.
     pub fn new(pager: &Pager, now_ns: u64) -> Option<Placer> {
         let name = pager.settings.placement.model()?;
         let knob = pager.settings.knob.0;
-        let tiers = tiers(pager, &Gauge::new(&pager.tiers));
+        let tiers = tiers(pager, &CompressionSample::new(&pager.tiers));
         Some(Placer {
             model: tiering::model(name, Setting::of_knob(knob), &tiers)?,
             knob,
             heat: Heat::default(),
             faults: Vec::new(),
-            given: Vec::new(),
+            assigned: Vec::new(),
             places: Vec::new(),
             regions: Vec::new(),
             stored: Vec::new(),
@@ -101,7 +102,7 @@ impl Placer {
         self.heat.sampled(region, page, weight);
     }
 
-    /// So many pages of a region came back because they were touched.
+    /// Counts refaulted pages of a region.
     pub fn refaulted(&mut self, region: u32, pages: u32) {
         let index = region as usize;
         if index >= self.faults.len() {
@@ -117,14 +118,14 @@ impl Placer {
         now_ns.saturating_sub(self.ended_ns) >= window.0 * 1_000_000
     }
 
-    /// The tier that a region was given, if that is one of those below DRAM.
+    /// The tier that a region was assigned to, if that is one of those below DRAM.
     pub fn tier_of(&self, region: u32) -> Option<usize> {
-        let given = self.given.get(region as usize).copied().flatten()?;
-        (given > 0).then_some(usize::from(given))
+        let assigned = self.assigned.get(region as usize).copied().flatten()?;
+        (assigned > 0).then_some(usize::from(assigned))
     }
 
-    /// Ends the window: looks where pages are, tells of it, asks the model, and lists what has to
-    /// move. `views` are of a scan just now, whose faults have been told.
+    /// Ends the window: counts pages per tier, asks the model, queues the moves. `views` come from
+    /// a scan just made, whose faults have been reported.
     pub fn end_window(
         &mut self,
         pager: &Pager,
@@ -136,12 +137,12 @@ impl Placer {
         self.window += 1;
         self.ended_ns = now_ns;
         self.take_knob(pager);
-        let Evictor { gauge, tools, .. } = evictor;
-        let Some(gauge) = gauge else { return };
-        gauge.measure(&pager.tiers, &mut tools.scratch);
+        let Evictor { compression_sample, tools, .. } = evictor;
+        let Some(compression_sample) = compression_sample else { return };
+        compression_sample.measure(&pager.tiers, &mut tools.scratch);
         self.look(pager, views);
-        self.tell_model(gauge, pager.tiers.len());
-        let tiers = tiers(pager, gauge);
+        self.inform_model(compression_sample, pager.tiers.len());
+        let tiers = tiers(pager, compression_sample);
         let left = self.queue.pages();
         let window = tiering::Window {
             tiers: &tiers,
@@ -168,15 +169,15 @@ impl Placer {
             (0..tiers.len()).map(|tier| tier > 0 && !accepts(&pager.tiers[tier])).collect();
         let wanted = list.clone();
         moves::filter(&mut list, &window, &mut room, &pressed, f32::NEG_INFINITY);
-        self.given.clear();
-        self.given.extend(self.plan.iter().map(|tier| Some(*tier)));
-        // What is not moved stays where it was given.
+        self.assigned.clear();
+        self.assigned.extend(self.plan.iter().map(|tier| Some(*tier)));
+        // A region that is not moved stays assigned to the tier it was in.
         let mut kept = list.iter().peekable();
         for step in &wanted {
             if kept.peek().is_some_and(|next| next.region == step.region) {
                 kept.next();
             } else {
-                self.given[step.region as usize] = Some(step.from);
+                self.assigned[step.region as usize] = Some(step.from);
             }
         }
         self.queue.replace(list);
@@ -214,12 +215,12 @@ impl Placer {
                 count_stored(pager, &entry, &mut self.places[number as usize]);
             }
         }
-        self.given.resize(regions, None);
+        self.assigned.resize(regions, None);
         self.faults.resize(regions, 0);
     }
 
     /// Makes what the model is told.
-    fn tell_model(&mut self, gauge: &Gauge, tiers: usize) {
+    fn inform_model(&mut self, compression_sample: &CompressionSample, tiers: usize) {
         self.regions.clear();
         self.stored.clear();
         let mean = self.heat.mean(self.places.iter().filter(|place| place.all() > 0).count());
@@ -230,14 +231,15 @@ impl Placer {
             });
             let counted = Counted {
                 pages: place.all().min(REGION_PAGES as u32),
-                tier: self.given[number].unwrap_or_else(|| main_tier(&place.pages)),
+                tier: self.assigned[number].unwrap_or_else(|| main_tier(&place.pages)),
                 resident: u32::from(place.pages[0]),
                 faults: std::mem::take(&mut self.faults[number]),
                 expected,
             };
             self.regions.push(self.heat.end_window(number as u32, counted, mean));
             self.stored.push(1.0);
-            self.stored.extend((1..tiers).map(|tier| gauge.stored(tier, place.most) as f32));
+            self.stored
+                .extend((1..tiers).map(|tier| compression_sample.stored(tier, place.most) as f32));
         }
     }
 
@@ -259,8 +261,8 @@ impl Placer {
             pager.yield_if_due();
             let entry = pager.table.by_number(step.region);
             let moved = if step.to == 0 {
-                let back = bring_back(pager, &entry, AT_ONCE, Cause::Planned, room);
-                (back, back < AT_ONCE)
+                let restored = restore_region(pager, &entry, AT_ONCE, Cause::Planned, room);
+                (restored, restored < AT_ONCE)
             } else {
                 let out = self.send_out(pager, evictor, entry, step);
                 evicted(step.region, out.0 as u32);
@@ -390,7 +392,7 @@ impl Placer {
     }
 }
 
-/// Counts the pages of a region that are out.
+/// Counts a region's evicted pages by tier.
 fn count_stored(pager: &Pager, entry: &Entry, place: &mut Places) {
     // No fork meanwhile.
     let _inside = pager.gate.worker();
@@ -429,9 +431,9 @@ fn gain(window: &tiering::Window<'_>, region: usize, to: usize) -> f64 {
 }
 
 /// The tiers as a model sees them, with what they were measured to take.
-fn tiers(pager: &Pager, gauge: &Gauge) -> Vec<tiering::Tier> {
+fn tiers(pager: &Pager, compression_sample: &CompressionSample) -> Vec<tiering::Tier> {
     let described = |(index, tier): (usize, &terrace_tiers::Tier)| {
-        let known = &gauge.known[index];
+        let known = &compression_sample.known[index];
         // A directory in memory (tmpfs) is DRAM, and so, to the model, is another node.
         let in_files = tier.leaves_dram() && tier.files().is_some();
         let restore_ns = (tier.stats.restore_quantile_ns(0.5) as f64).max(known.decode_ns);
@@ -454,7 +456,7 @@ fn tiers(pager: &Pager, gauge: &Gauge) -> Vec<tiering::Tier> {
     pager.tiers.iter().enumerate().map(described).collect()
 }
 
-/// What the models know a codec as: the most alike that the published ones have.
+/// The most similar codec that the published models know.
 fn codec(kind: Option<CodecKind>) -> Codec {
     match kind {
         Some(CodecKind::Lzo) => Codec::Lzo,

@@ -15,9 +15,9 @@ use std::time::Duration;
 use terrace_control::backoff::Backoff;
 use terrace_control::moves::MoveReason;
 use terrace_os::PAGE;
-use terrace_policy::faults::Faults;
-use terrace_policy::live;
-use terrace_policy::victims::{Choice, Reason, RegionId, VictimPolicy};
+use terrace_policy::eviction::faults::Faults;
+use terrace_policy::eviction::victims::{Choice, Reason, RegionId, VictimPolicy};
+use terrace_policy::registry::live;
 
 /// Longest stretch of evicting before measuring again.
 pub(super) const SLICE_NS: u64 = 10_000_000;
@@ -40,7 +40,7 @@ const LOOK_AT_SWAP_EVERY_NS: u64 = 200_000_000;
 const TIDY_EVERY_NS: u64 = 50_000_000;
 const TRY_AGAIN_EVERY_NS: u64 = 1_000_000_000;
 /// How many pools are checked at a time, and how often, ns: 0.2 % of a CPU, and a second for 12
-/// GiB. One is packed at a time.
+/// GiB. One is compacted at a time.
 pub(super) const POOLS_AT_ONCE: u32 = 32;
 const POOLS_EVERY_NS: u64 = 5_000_000;
 /// How often the list of tiers in use is read, ns.
@@ -67,7 +67,7 @@ pub(super) struct Mover {
     pub huge: Option<Huge>,
     /// Samples that have been reported to the policy.
     pub samples_taken: u64,
-    pub tell_samples: Every,
+    pub report_samples: Every,
     pub exchange: Every,
     pub pressure: u32,
     pub eased_ns: u64,
@@ -92,7 +92,7 @@ pub(super) struct Mover {
     pub walk_moved_bytes: u64,
     /// The CLOCK hand took refaults off: the next walk may find more.
     pub walk_changed: bool,
-    pub tell_returns: Every,
+    pub report_refaults: Every,
     /// No walk before this time: the last one found next to nothing.
     pub rest_until_ns: u64,
     pub rest_ns: u64,
@@ -109,7 +109,7 @@ pub(super) struct Mover {
     pub placer: Option<Placer>,
     /// The region whose pool was checked last.
     pub tidied_region: RegionId,
-    pub tidy_pools: Every,
+    pub compact_pools: Every,
     /// When the list of tiers is read again, which may have changed.
     pub follow_tiers: Every,
     pub emptying: Emptying,
@@ -127,7 +127,7 @@ impl Mover {
             far: Far::new(pager),
             huge: Huge::new(pager),
             samples_taken: 0,
-            tell_samples: Every::new(SAMPLES_EVERY_NS, now_ns),
+            report_samples: Every::new(SAMPLES_EVERY_NS, now_ns),
             exchange: Every::new(EXCHANGE_EVERY_NS, 0),
             pressure: 0,
             eased_ns: now_ns,
@@ -145,7 +145,7 @@ impl Mover {
             paced_pages: 0,
             walk_moved_bytes: 0,
             walk_changed: false,
-            tell_returns: Every::new(TELL_EVERY_NS, now_ns),
+            report_refaults: Every::new(TELL_EVERY_NS, now_ns),
             rest_until_ns: 0,
             rest_ns: REST_MIN_NS,
             random: now_ns | 1,
@@ -159,19 +159,20 @@ impl Mover {
             idle_restore: IdleRestore::new(now_ns),
             placer: Placer::new(pager, now_ns),
             tidied_region: 0,
-            tidy_pools: Every::new(POOLS_EVERY_NS, 0),
+            compact_pools: Every::new(POOLS_EVERY_NS, 0),
             follow_tiers: Every::new(FOLLOW_TIERS_EVERY_NS, 0),
             // A fork's parent has the same pages, and the same to do.
             emptying: Emptying::new(if pager.is_forked() { now_ns + FORKED_RESTS_NS } else { 0 }),
         }
     }
 
-    /// Pages evicted so far. Only this thread evicts pages.
+    /// Pages demoted so far: evicted, moved to the node, or recompressed into a colder tier. Only
+    /// this thread demotes pages.
     pub fn demoted(&self) -> u64 {
         self.pager.account.demoted_pages.load(Relaxed)
     }
 
-    /// Counts the pages evicted since there were `before` as evicted for this reason.
+    /// Counts the pages demoted since there were `before` as demoted for this reason.
     pub fn count(&self, reason: Reason, before: u64) {
         self.pager.account.demoted_for[reason as usize].fetch_add(self.demoted() - before, Relaxed);
     }
@@ -186,13 +187,13 @@ impl Mover {
     pub fn scan(&mut self) {
         self.measure.scan(self.pager);
         if let Some(far) = &mut self.far {
-            far.look(self.pager, &mut self.measure.views);
+            far.after_scan(self.pager, &mut self.measure.views);
         }
     }
 
     /// Reports refaults to the policy.
-    pub fn tell_returns(&mut self, now_ns: u64) {
-        self.tell_returns.done(now_ns);
+    pub fn report_refaults(&mut self, now_ns: u64) {
+        self.report_refaults.done(now_ns);
         let table = &self.pager.table;
         for number in 0..table.len() {
             let region = table.by_number(number).region;
@@ -217,8 +218,8 @@ impl Mover {
     }
 
     /// Reports to the policy where the program waited for memory.
-    pub fn tell_samples(&mut self, now_ns: u64) {
-        self.tell_samples.done(now_ns);
+    pub fn report_samples(&mut self, now_ns: u64) {
+        self.report_samples.done(now_ns);
         let pager = self.pager;
         let (Some(samples), Some(page)) = (pager.samples(), pager.stats()) else { return };
         // While there is plenty of room, what is hot makes no difference yet.

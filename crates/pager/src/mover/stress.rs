@@ -6,7 +6,7 @@ use crate::evict::{EvictOutcome, EvictRequest, is_refused, note_refusals};
 use crate::pages::table::REGION;
 use terrace_control::settings::Stress;
 use terrace_os::{self as sys, PAGE};
-use terrace_policy::victims::{PRESSURE_MAX, Reason};
+use terrace_policy::eviction::victims::{PRESSURE_MAX, Reason};
 
 impl Mover {
     /// For `TERRACE_STRESS`: evicts random pages of random regions, whatever the policy decides.
@@ -51,7 +51,7 @@ impl Mover {
                 self.evictor.probe(pager, entry, random);
                 EvictOutcome::default()
             } else if let Some(far) = self.far.as_mut().filter(|_| random >> 60 < 4) {
-                far.toss(pager, &entry, random >> 8 & 1 == 0);
+                far.stress_migrate(pager, &entry, random >> 8 & 1 == 0);
                 // It is in the list already.
                 moved = self.demoted();
                 EvictOutcome::default()
@@ -72,7 +72,7 @@ impl Mover {
             if random >> 56 & 15 == 1 {
                 self.evictor.recompress_densest(pager, entry);
             }
-            if let Some(densest) = pager.densest_own().filter(|_| random >> 56 & 15 == 2) {
+            if let Some(densest) = pager.densest_own_tier().filter(|_| random >> 56 & 15 == 2) {
                 self.evictor.recompress_swapped(pager, entry, densest);
             }
             self.list(Reason::Stress, entry.number, self.demoted() - moved, tier);

@@ -27,7 +27,7 @@ const DENSER_ASSUMED: f64 = 0.82;
 
 impl Mover {
     /// The tiers that accept pages at present. A disk is used only if it is named.
-    pub(super) fn takers(&self) -> impl Iterator<Item = usize> {
+    pub(super) fn accepting_tiers(&self) -> impl Iterator<Item = usize> {
         let auto = self.evictor.auto.is_some();
         (1..self.pager.tiers.len()).filter(move |tier| {
             let tier = &self.pager.tiers[*tier];
@@ -37,8 +37,8 @@ impl Mover {
     }
 
     /// The first (fastest) of the tiers that take pages at present, and the last (densest).
-    pub(super) fn ends(&self) -> (usize, usize) {
-        let mut all = self.takers();
+    pub(super) fn first_and_densest(&self) -> (usize, usize) {
+        let mut all = self.accepting_tiers();
         let first = all.next().unwrap_or(1);
         (first, all.last().unwrap_or(first))
     }
@@ -46,7 +46,7 @@ impl Mover {
     /// The tier to evict into next: the cheapest, and at intervals the densest until its ratio is
     /// known.
     pub(super) fn tier(&mut self) -> usize {
-        let (_, densest) = self.ends();
+        let (_, densest) = self.first_and_densest();
         self.choices = self.choices.wrapping_add(1);
         let trial = self.choices.is_multiple_of(TRY_DENSEST) && self.ratio(densest).is_none();
         if trial {
@@ -63,21 +63,22 @@ impl Mover {
     pub(super) fn measured_tier(&mut self) -> usize {
         let first_own = self.pager.own_tier(1);
         // The choice among our tiers, as without swap.
-        let own = self.cheaper_of(first_own, self.pager.densest_own().unwrap_or(first_own));
+        let own = self.cheaper_of(first_own, self.pager.densest_own_tier().unwrap_or(first_own));
         let assumed = |tier: usize| {
             if tier == first_own { RATIO_ASSUMED } else { RATIO_ASSUMED * DENSER_ASSUMED }
         };
-        let rivals =
-            self.takers().filter(|tier| *tier == own || self.pager.tiers[*tier].swap().is_some());
+        let rivals = self
+            .accepting_tiers()
+            .filter(|tier| *tier == own || self.pager.tiers[*tier].swap().is_some());
         let takes: Vec<(usize, f64)> =
             rivals.map(|tier| (tier, self.ratio(tier).unwrap_or_else(|| assumed(tier)))).collect();
-        let must_go = self.must_go();
-        self.evictor.auto.as_mut().map_or(own, |auto| auto.choose(must_go, &takes, own))
+        let share_to_evict = self.share_to_evict();
+        self.evictor.auto.as_mut().map_or(own, |auto| auto.choose(share_to_evict, &takes, own))
     }
 
     /// The share of the data that cannot stay in DRAM uncompressed.
-    pub(super) fn must_go(&self) -> f64 {
-        let data = (self.pager.all_pages_out() + self.pager.account.resident()) * PAGE as u64;
+    pub(super) fn share_to_evict(&self) -> f64 {
+        let data = (self.pager.evicted_pages_total() + self.pager.account.resident()) * PAGE as u64;
         1.0 - self.pager.account.budget_bytes.load(Relaxed) as f64 / data.max(1) as f64
     }
 
@@ -97,18 +98,18 @@ impl Mover {
     /// more. By Zipf's law −ln(1 − x) of the accesses go to the least popular share x, up to a
     /// constant factor.
     pub(super) fn cheapest_tier(&self) -> usize {
-        let (fastest, densest) = self.ends();
+        let (fastest, densest) = self.first_and_densest();
         if self.pressure >= PRESSURE_DENSE { densest } else { self.cheaper_of(fastest, densest) }
     }
 
     pub(super) fn cheaper_of(&self, fastest: usize, densest: usize) -> usize {
         let pager = self.pager;
-        let must_go = self.must_go();
+        let share_to_evict = self.share_to_evict();
         let first = self.ratio(fastest).unwrap_or(RATIO_ASSUMED);
         let dense = self.ratio(densest).unwrap_or(first * DENSER_ASSUMED).min(first);
         // The first cannot do it.
-        let Some(faults_first) = faults(must_go, first) else { return densest };
-        let faults_dense = faults(must_go, dense).unwrap_or(faults_first);
+        let Some(faults_first) = faults(share_to_evict, first) else { return densest };
+        let faults_dense = faults(share_to_evict, dense).unwrap_or(faults_first);
         let cost = if pager.tiers[densest].leaves_dram() { FILE_COST } else { DENSEST_COST };
         if faults_dense * cost < faults_first { densest } else { fastest }
     }

@@ -1,14 +1,15 @@
-//! Periodic work besides eviction: packing pools, giving back file space, checking the kernel's
+//! Periodic work besides eviction: compacting pools, giving back file space, checking the kernel's
 //! swap, and moving pages out of disabled tiers.
 
 use super::state::{Mover, POOLS_AT_ONCE, SLICE_NS};
 use crate::evict::Which;
 use std::sync::atomic::Ordering::Relaxed;
 use terrace_os as sys;
-use terrace_policy::victims::{Reason, RegionId};
+use terrace_policy::eviction::victims::{Reason, RegionId};
 use terrace_tiers::Tier;
 
-/// The shortest and the longest rest after a pass over disabled tiers that moved nothing, ns.
+/// Rest after a pass over disabled tiers, ns: the shortest, and the longest after passes that moved
+/// nothing.
 const REST_MIN_NS: u64 = 10_000_000_000;
 const REST_MAX_NS: u64 = 3_600_000_000_000;
 
@@ -38,18 +39,18 @@ impl Emptying {
 }
 
 impl Mover {
-    /// Packs pools that restored pages have left holes in. Where pages are evicted again, holes are
-    /// filled or packed; this serves the other regions.
-    pub(super) fn tidy_pools(&mut self, now_ns: u64) {
+    /// Compacts pools with holes left by restored pages. Where pages are evicted again, holes are
+    /// filled or compacted; this serves the other regions.
+    pub(super) fn compact_pools(&mut self, now_ns: u64) {
         let pager = self.pager;
-        if pager.pause_asked() || !self.tidy_pools.is_turn(now_ns) {
+        if pager.pause_asked() || !self.compact_pools.take_due(now_ns) {
             return;
         }
         for _ in 0..pager.table.len().min(POOLS_AT_ONCE) {
             self.tidied_region = (self.tidied_region + 1) % pager.table.len();
             let entry = pager.table.by_number(self.tidied_region);
-            let wastes = entry.region.store.lock().wastes();
-            if wastes.is_some() {
+            let fragmented = entry.region.store.lock().fragmented_extent();
+            if fragmented.is_some() {
                 self.evictor.tidy(pager, &entry);
                 return;
             }
@@ -58,7 +59,7 @@ impl Mover {
 
     /// Disables and enables tiers, as `terrace set` asks.
     pub(super) fn follow_list_of_tiers(&mut self, now_ns: u64) {
-        if !self.follow_tiers.is_turn(now_ns) {
+        if !self.follow_tiers.take_due(now_ns) {
             return;
         }
         let pager = self.pager;
@@ -116,10 +117,10 @@ impl Mover {
     }
 
     pub(super) fn tidy_files(&mut self, now_ns: u64) {
-        if !self.tidy_files.is_turn(now_ns) {
+        if !self.tidy_files.take_due(now_ns) {
             return;
         }
-        let try_again = self.try_files_again.is_turn(now_ns);
+        let try_again = self.try_files_again.take_due(now_ns);
         for files in self.pager.tiers.iter().filter_map(Tier::files) {
             if files.tidy() || try_again {
                 files.try_again();
@@ -129,11 +130,11 @@ impl Mover {
 
     pub(super) fn look_at_swap(&mut self, now_ns: u64) {
         let Some((tier, swap)) = self.pager.swap() else { return };
-        if !self.look_at_swap.is_turn(now_ns) {
+        if !self.look_at_swap.take_due(now_ns) {
             return;
         }
         // Each second, as for files that refused.
-        if self.try_swap_again.is_turn(now_ns) {
+        if self.try_swap_again.take_due(now_ns) {
             swap.try_again();
         }
         swap.look(tier.stats.pages());

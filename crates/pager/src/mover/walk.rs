@@ -10,10 +10,10 @@ use crate::pages::table::REGION;
 use std::sync::atomic::Ordering::*;
 use terrace_control::moves::MoveReason;
 use terrace_os::{self as sys, PAGE};
-use terrace_policy::placement;
-use terrace_policy::victims::{
-    Action, FLOOR_MS, PRESSURE_MAX, Reason, probation_room, refault_distance_pages,
+use terrace_policy::eviction::victims::{
+    Action, MIN_TTL_MS, PRESSURE_MAX, Reason, probation_room, refault_distance_pages,
 };
+use terrace_policy::placement;
 use terrace_tiers::Tier;
 
 /// A scan at most this long before the ranking is fresh, ns.
@@ -41,7 +41,7 @@ impl Mover {
         if let Some(more) = self.make_room_in_node(target, deadline) {
             return more;
         }
-        if let Some(far) = self.far.as_ref().filter(|_| self.takers().next().is_none()) {
+        if let Some(far) = self.far.as_ref().filter(|_| self.accepting_tiers().next().is_none()) {
             if pager.physical_bytes() <= budget {
                 return false;
             }
@@ -153,8 +153,8 @@ impl Mover {
     /// Compresses the coldest regions of a full node. False if none was compressed.
     pub(super) fn compress_far(&mut self, deadline: u64) -> bool {
         let pager = self.pager;
-        // Nothing is compressed of a node that would take no pages even then: that would cost DRAM.
-        if !self.far.as_ref().is_some_and(Far::is_usable) || pager.densest_own().is_none() {
+        // If the node accepts nothing anyway, compressing its pages only costs DRAM.
+        if !self.far.as_ref().is_some_and(Far::is_usable) || pager.densest_own_tier().is_none() {
             return false;
         }
         while let Some(entry) =
@@ -203,13 +203,13 @@ impl Mover {
     /// Evicts pages that were on probation for long enough. True if there were some.
     pub(super) fn end_probation(&mut self) -> bool {
         let pager = self.pager;
-        let stay = probation_room(pager.account.resident(), pager.all_pages_out());
+        let stay = probation_room(pager.account.resident(), pager.evicted_pages_total());
         self.leaving.clear();
         let now_ms = sys::now_ns() / 1_000_000;
         let ready = |page: u32| {
             let (entry, address) = pager.table.page(page);
             let word = entry.word(address).load();
-            !word.is_on_probation() || word.age_ms(now_ms) >= FLOOR_MS
+            !word.is_on_probation() || word.age_ms(now_ms) >= MIN_TTL_MS
         };
         pager.probation.leave(stay, self.at_once().0, ready, &mut self.leaving);
         if self.leaving.is_empty() {
@@ -234,7 +234,8 @@ impl Mover {
         let resident = account.resident();
         let evicted = account.demoted_pages.load(Relaxed) - self.paced_pages;
         let part_ms = (now_ns - self.paced_ns) / 1_000_000;
-        let refault_distance_pages = refault_distance_pages(resident, self.pager.all_pages_out());
+        let refault_distance_pages =
+            refault_distance_pages(resident, self.pager.evicted_pages_total());
         let refault_distance_ms = (part_ms as f64 * refault_distance_pages
             / evicted.max(resident / PACE_PARTS).max(1) as f64)
             as u64;
@@ -295,7 +296,7 @@ impl Mover {
         if found || excess == 0 {
             return excess > 0;
         }
-        // Threads that wait for room wait in vain.
+        // The floor: nothing more can be reclaimed. Threads that wait for room would wait in vain.
         pager.mover.at_floor.store(true, Relaxed);
         sys::futex_wake(&pager.mover.progress, u32::MAX >> 1);
         self.rest_until_ns = now_ns + self.rest_ns;
@@ -308,7 +309,7 @@ impl Mover {
         if self.measure.scan_due(now_ns) {
             self.scan();
         }
-        self.tell_returns(now_ns);
+        self.report_refaults(now_ns);
         self.policy.rank(now_ms, self.pressure, &self.measure.views, &mut self.order);
         self.cursor = 0;
         self.from = 0;
@@ -320,14 +321,14 @@ impl Mover {
     /// Recompresses evicted pages; true if that gained something.
     pub(super) fn recompress(&mut self) -> bool {
         let pager = self.pager;
-        let Some(densest) = pager.densest_own() else { return false };
+        let Some(densest) = pager.densest_own_tier() else { return false };
         if pager.tiers[1..densest]
             .iter()
             .all(|tier| tier.node().is_some() || tier.stats.pages() == 0)
         {
             return false;
         }
-        let swap = pager.swap_number().filter(|swap| *swap < densest);
+        let swap = pager.swap_tier_index().filter(|swap| *swap < densest);
         // Moving for less than an eighth is not worth a slower fault.
         let swap_is_sparser = swap.is_some_and(|swap| {
             self.ratio(densest).unwrap_or(RATIO_ASSUMED) < self.ratio(swap).unwrap_or(0.0) * 0.875

@@ -1,4 +1,7 @@
 //! The low watermark: how far below the budget memory is kept, so that first touches find room.
+//!
+//! Eviction starts when less than half of it is free (kswapd's low watermark), and stops when all
+//! of it is (its high watermark).
 
 use super::state::Mover;
 
@@ -32,7 +35,7 @@ impl Mover {
             CALM_HALF_LIFE_S
         };
         self.growth = (self.growth * (-seconds / half_life_s).exp2()).max(self.measure.growth);
-        ((self.growth * REACTION_S + self.measure.returning * RETURN_S) as u64)
+        ((self.growth * REACTION_S + self.measure.swap_in_rate * RETURN_S) as u64)
             .clamp(WATERMARK_MIN, WATERMARK_MAX)
             .min(budget / 4)
     }

@@ -1,16 +1,16 @@
-//! What of the run's budget this process may have, and what is published of its counters.
+//! This process's share of the run's budget, and what is published of its counters.
 
 use crate::pages::mm::Mm;
 use std::sync::atomic::Ordering::*;
 use terrace_os as sys;
 
-/// `terrace run` looks twice in this time, and then has assigned a share to whoever was forked
-/// before.
+/// Forks are in a row if they are less than this apart, ns. `terrace run` looks twice in this time.
+/// It then has assigned a share to every child that was forked before.
 const FORKS_IN_A_ROW_NS: u64 = 200_000_000;
 
 impl Mm {
-    /// What of the run's budget this process may have. `terrace run` assigns the shares; without a
-    /// run each process has the whole budget.
+    /// Bytes of the run's budget that this process may have; `u64::MAX` without a limit. `terrace
+    /// run` assigns the shares. Without a run, each process has the whole budget.
     pub(crate) fn share_of_budget(&self, touched_max_bytes: u64) -> u64 {
         let whole = self.settings.dram.budget_bytes(touched_max_bytes);
         if whole == u64::MAX || self.settings.run_dir.is_none() {
@@ -19,8 +19,8 @@ impl Mm {
         let page = self.stats();
         match page.map_or(0, |page| page.share_bytes.load(Acquire)) {
             0 => match self.account.interim_bytes.load(Relaxed) {
-                // Half, because there is at least one process besides: whoever executed this one,
-                // or whom this one is to execute.
+                // Half, because there is at least one process besides: the one that executed this
+                // one, or one that this one is to execute.
                 u64::MAX => whole / 2,
                 interim => interim.min(whole),
             },
@@ -33,7 +33,7 @@ impl Mm {
         }
     }
 
-    /// Before a fork: see [`Mm::begin_childs_budget`].
+    /// Counts forks in a row, before each: see [`Mm::begin_childs_budget`].
     pub(crate) fn count_fork(&self) {
         let now_ns = sys::now_ns();
         let row = now_ns - self.account.forked_ns.swap(now_ns, Relaxed) < FORKS_IN_A_ROW_NS;
@@ -41,9 +41,9 @@ impl Mm {
         self.account.forks.store(before + 1, Relaxed);
     }
 
-    /// In a fork's child, before it has a page of its own: memory is still its parent's. Of the
-    /// room that is left, the first child may have half until it is assigned a share, the next
-    /// one in a row a quarter, and so on: together no more than there is.
+    /// Sets the budget of a fork's child, before it has a page of its own: memory is still its
+    /// parent's. The first child may have half of the room that is left, until it is assigned a
+    /// share. The next one in a row may have a quarter, and so on: together no more than there is.
     pub(crate) fn begin_childs_budget(&self) {
         let account = &self.account;
         let forks = account.forks.swap(0, Relaxed).min(63);
@@ -55,11 +55,11 @@ impl Mm {
         }
     }
 
-    /// Writes into the statistics page what is counted and needs no measuring. As the program ends,
-    /// too: one that lives for less than the time between two publications has moved pages all
-    /// the same. Nothing but stores, because a filter may forbid system calls by then: the
-    /// companion puts it into the file.
-    pub fn tell_counts(&self) {
+    /// Writes the counters that need no measuring into the statistics page. This is done as the
+    /// program ends, too: it may have moved pages since the last publication. Nothing but stores,
+    /// because a filter may forbid system calls by then. The companion copies the page into the
+    /// file.
+    pub fn publish_counts(&self) {
         let Some(page) = self.stats() else { return };
         let account = &self.account;
         page.counts.write(&account.read_counts(page.started_ns.load(Relaxed)));

@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize
 use std::time::Duration;
 use terrace_os::{self as sys, Fd, SignalsBlocked};
 
-/// What the companion has open, and what the kernel said of it. Descriptors are in the companion's
-/// table, −1 where closed, and mean nothing to a thread of the program.
+/// The companion's open descriptors, and what the kernel said of itself. Descriptors are in the
+/// companion's table, −1 where closed, and mean nothing to a thread of the program.
 pub(crate) struct Descriptors {
-    /// The program's process.
+    /// A descriptor of the program's process.
     pub program: AtomicI32,
     pub uffds: [AtomicI32; SHARDS_MAX],
     pub shards: AtomicUsize,
@@ -20,7 +20,7 @@ pub(crate) struct Descriptors {
     pub tracks_writes: AtomicBool,
     /// `vm.max_map_count`.
     pub mappings_max: AtomicUsize,
-    /// The page with which handlers are let go (see `Pager::dismiss_handlers`); 0 until then.
+    /// The page whose fault tells a handler to end (see `Pager::dismiss_handlers`); 0 until then.
     pub shutdown_page: AtomicUsize,
 }
 
@@ -41,7 +41,7 @@ impl Default for Descriptors {
 }
 
 impl Descriptors {
-    /// Those that pages depend on.
+    /// The open userfaultfds, that of the staging area included: evicted pages depend on them.
     pub fn all_userfaultfds(&self) -> Vec<Fd> {
         let shards = &self.uffds[..self.shards.load(Acquire)];
         shards
@@ -53,59 +53,61 @@ impl Descriptors {
     }
 }
 
-/// How others reach the mover.
+/// How other threads reach the mover.
 #[derive(Default)]
 pub(crate) struct MoverControl {
     /// Counts calls; the mover sleeps on it.
     pub calls: AtomicU32,
-    /// Counts batches done; who waits for room sleeps on it.
+    /// Counts batches done. Threads that wait for room sleep on it.
     pub progress: AtomicU32,
-    /// Whether somebody sleeps on `progress`.
+    /// How many threads sleep on `progress`.
     pub waiting: AtomicU32,
-    /// Threads of ours that touch a page of the program's just now: see `Mm::touch_page`.
+    /// Threads of ours that are touching a page of the program's: see `Mm::touch_page`.
     pub touching: AtomicU32,
-    /// Its priority among the program's threads: `Priority` in evict/priority.rs.
+    /// The mover's priority among the program's threads: `Priority` in evict/priority.rs.
     pub priority: AtomicU32,
-    /// Until when that stays normal (CLOCK_MONOTONIC, ns); 0 without a mover.
+    /// Until when the priority is not lowered (CLOCK_MONOTONIC, ns); 0 without a mover.
     pub normal_until_ns: AtomicU64,
     /// The program's nice value.
     pub own_nice: AtomicI32,
-    /// What it keeps free below the budget, bytes.
+    /// The low watermark: bytes that the mover keeps free below the budget.
     pub low_watermark: AtomicU64,
-    /// See [`Pager::page_out`](crate::Pager::page_out).
+    /// Requests of [`Pager::page_out`](crate::Pager::page_out) to the mover.
     pub page_out: RangeRequest,
-    /// A page that comes back after no more than this is back soon, ms. See
-    /// [`terrace_policy::victims::refaulted`].
+    /// The refault distance, ms: a page that refaults within it was worth keeping. See
+    /// [`terrace_policy::eviction::victims::refaulted`].
     pub refault_distance_ms: AtomicU64,
-    /// Bytes that a thread waits for beyond the low watermark.
+    /// Bytes for which threads wait, beyond the low watermark.
     pub demand: AtomicU64,
-    /// See [`crate::threads::fork`].
+    /// Whether the mover is to pause: `RUN`, `PAUSE` or `PAUSED` of [`crate::threads::fork_notes`].
     pub pause: AtomicU32,
-    /// Nothing can be evicted at present; waiting for room is pointless.
+    /// The floor: nothing more can be reclaimed, so waiting for room is pointless.
     pub at_floor: AtomicBool,
     pub running: AtomicBool,
-    /// Our threads end, and nothing starts again (see `Pager::retire`).
+    /// Whether Terrace's threads are to end, and none starts again (see `Pager::retire`).
     pub retired: AtomicBool,
 }
 
-/// How a thread of the program has one of ours do something to a range, and waits for it.
+/// A request of a thread of the program to one of ours, for a range. The thread waits until it is
+/// done.
 #[derive(Default)]
 pub(crate) struct RangeRequest {
-    /// Held by the one who asks.
+    /// Held by the thread that asks.
     pub asking: Lock<()>,
     pub start: AtomicUsize,
     pub end: AtomicUsize,
-    /// [`IDLE`] or what was asked. Both sides sleep on it.
+    /// [`IDLE`], or the request. Both sides sleep on it.
     pub asked: AtomicU32,
 }
 
-/// Nothing was asked.
+/// There is no request.
 pub(crate) const IDLE: u32 = 0;
-/// The one thing the line is for.
+/// The usual request: to restore a range (the keeper), or to page it out (the mover).
 pub(crate) const DO: u32 = 1;
 
 impl RangeRequest {
-    /// Asks for `what` and waits until it is done, or until nobody is there to do it (`alive`).
+    /// Asks for `what` on `start..end` and waits until it is done, or until `alive` says that no
+    /// thread is there to do it. `wake` wakes the thread that is asked.
     pub fn ask(
         &self,
         what: u32,
@@ -129,7 +131,7 @@ impl RangeRequest {
         }
     }
 
-    /// What is asked, and of which range.
+    /// The request and its range, `(what, start, end)`; `None` if there is no request.
     pub fn asked(&self) -> Option<(u32, usize, usize)> {
         match self.asked.load(Acquire) {
             IDLE => None,
@@ -137,7 +139,7 @@ impl RangeRequest {
         }
     }
 
-    /// Tells the asker that it is done.
+    /// Tells the asking thread that its request is done.
     pub fn done(&self) {
         self.asked.store(IDLE, Release);
         sys::futex_wake(&self.asked, u32::MAX >> 1);

@@ -1,6 +1,7 @@
-//! The gate that lets a fork wait until nobody changes page states, without ever keeping a fault
-//! waiting for the fork: glibc's fork takes locks of its own (streams, name service) whose holders
-//! may be waiting for a page. And locks ([`Lock`]).
+//! Locks ([`Lock`]), and the gate that lets a fork wait until no thread changes page states.
+//!
+//! The gate keeps no fault waiting for the fork. glibc's fork takes locks of its own (streams, name
+//! service), whose holders may be waiting for a page.
 
 use std::sync::atomic::{AtomicU32, Ordering::*};
 use terrace_os as sys;
@@ -9,9 +10,10 @@ pub use terrace_os::lock::{Lock, LockGuard};
 /// Decides which threads may change page states while a fork is pending or under way.
 ///
 /// *Workers* (the mover, threads of the program inside the `mmap` family) wait while a fork is
-/// pending or under way. *Handlers* never wait for it: while it is pending they work as always, so
-/// that a worker that faults is served and leaves; while it is under way they fill pages without
-/// changing any state ([`Entry::CopyOnly`]) and leave a note.
+/// pending or under way. *Handlers* do not wait for it. While it is pending they work as always, so
+/// that a worker that faults is served and leaves. While it is under way they fill pages without
+/// changing any state ([`Entry::CopyOnly`]) and leave a note. They wait only while the gate goes
+/// from one phase to the next, for microseconds.
 ///
 /// A worker must not enter twice, and must not wait for another worker while inside.
 #[derive(Default)]
@@ -32,14 +34,15 @@ const SETTLING: u32 = 3;
 /// How a handler was let in.
 #[derive(PartialEq, Eq)]
 pub enum Entry {
-    /// As always.
+    /// No fork is under way: page states may be changed.
     Normal,
     /// A fork is under way: change no page state.
     CopyOnly,
 }
 
 impl Gate {
-    /// Enters as a worker; leaves when the guard goes.
+    /// Enters as a worker, after a wait while a fork is pending or under way. Leaves when the guard
+    /// is dropped.
     pub fn worker(&self) -> WorkerGuard<'_> {
         loop {
             self.workers.fetch_add(1, SeqCst);
@@ -52,7 +55,7 @@ impl Gate {
         }
     }
 
-    /// Enters as a worker if no fork is about.
+    /// Enters as a worker, or returns `None` if a fork is pending or under way.
     pub fn try_worker(&self) -> Option<WorkerGuard<'_>> {
         self.workers.fetch_add(1, SeqCst);
         if self.phase.load(SeqCst) == OPEN {
@@ -88,8 +91,8 @@ impl Gate {
     /// Closes the gate for a fork: returns when no worker and no normally entered handler is
     /// inside.
     ///
-    /// Callers must serialise forks. The two steps matter: first workers drain while handlers still
-    /// serve them, then handlers, which wait for nobody, drain in microseconds.
+    /// Callers must serialise forks. First workers drain while handlers still serve them. Then
+    /// handlers, which wait for no thread, drain in microseconds.
     pub fn close(&self) {
         self.phase.store(PENDING, SeqCst);
         loop {
@@ -107,8 +110,8 @@ impl Gate {
         self.set_phase(FORKING);
     }
 
-    /// After the fork, in the parent: holds handlers back and waits for copy-only ones, so that
-    /// their notes can be worked off. [`Gate::open`] must follow at once.
+    /// Holds handlers back and waits for copy-only ones, so that their notes can be worked off.
+    /// Called in the parent after the fork. [`Gate::open`] must follow at once.
     pub fn settle(&self) {
         self.phase.store(SETTLING, SeqCst);
         self.drain_handlers();
@@ -120,7 +123,7 @@ impl Gate {
         }
     }
 
-    /// Lets everybody in again.
+    /// Lets workers and handlers in again.
     pub fn open(&self) {
         self.set_phase(OPEN);
     }
@@ -138,7 +141,7 @@ impl Gate {
         }
     }
 
-    /// In a fork's child: open, with nobody inside.
+    /// Opens the gate in a fork's child, where no thread is inside.
     ///
     /// # Safety
     /// The caller is the only thread.

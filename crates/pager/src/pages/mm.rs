@@ -1,8 +1,8 @@
-//! What the pager knows of one process's memory, and what every thread of Terrace's needs to move a
-//! page: as Linux's `mm_struct`, it holds the page table (of page states), the locks and the
-//! counters.
+//! One process's memory, as the pager knows it. Like Linux's `mm_struct`, it holds the page table
+//! (of page states), the locks and the counters. That is all that Terrace's threads need to move a
+//! page.
 //!
-//! Evicting ([`crate::evict`]) and faults ([`crate::fault`]) are given this and nothing else. How
+//! Eviction ([`crate::evict`]) and faults ([`crate::fault`]) are given this and nothing else. How
 //! threads and processes begin and end is the [`Pager`](crate::Pager)'s.
 
 use crate::counters::Account;
@@ -17,7 +17,7 @@ use crate::pages::ranges::{Range, Ranges, evictable_bytes};
 use crate::pages::shards::SHARD_SHIFT;
 use crate::pages::staging::Staging;
 use crate::pages::table::Table;
-use crate::stats_line::StatsLine;
+use crate::stats_line::StatsMappings;
 use crate::threads::fork_notes::ForkState;
 use crate::trace::Trace;
 use std::sync::Arc;
@@ -27,11 +27,11 @@ use terrace_control::settings::{Dram, Eviction, Settings, Stress};
 use terrace_os::{Fd, PAGE};
 use terrace_tiers::{Node, Swap, Tier};
 
-/// What the pager needs of the library around it.
+/// Functions of the library around the pager that the pager calls.
 #[derive(Clone, Copy)]
 pub struct Host {
-    /// From now on until `leave_internal`, what this thread allocates must not come from managed
-    /// memory. Nests.
+    /// Begins a section, up to `leave_internal`, in which this thread must not allocate from
+    /// managed memory. Nests.
     pub enter_internal: fn(),
     /// Ends `enter_internal`.
     pub leave_internal: fn(),
@@ -42,33 +42,33 @@ pub struct Host {
     pub tidy_soon: fn(),
     /// The address range of the unmanaged allocator, whose pages count as overhead.
     pub unmanaged_range: fn() -> (usize, usize),
-    /// What else the allocator's own tables take.
+    /// Bytes of the allocator's own tables beside that range.
     pub map_bytes: fn() -> u64,
-    /// A sample met this address. Called by the mover, as is the next: neither may wait for what a
-    /// fork holds.
+    /// Reports a sampled access to `address` and its weight. Called by the mover, so it must not
+    /// wait for what a fork holds.
     pub sampled: fn(address: usize, weight: f32),
-    /// The time (CLOCK_MONOTONIC, ns): a few times a second where sites are watched
-    /// ([`Settings::sites`]).
+    /// Looks at allocation sites at `now_ns` (CLOCK_MONOTONIC). Called by the mover, a few times a
+    /// second where sites are watched ([`Settings::sites`]). Must not wait for what a fork holds.
     pub look_at_sites: fn(now_ns: u64),
 }
 
-/// What runs.
+/// How much of the pager runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Mode {
-    /// Nothing yet.
+    /// Nothing runs yet.
     Off = 0,
     /// The keeper is being made.
     Starting = 1,
     /// The mover only measures.
     Observing = 2,
-    /// Everything.
+    /// All threads run, and pages are moved.
     Active = 3,
-    /// It was tried and something is missing.
+    /// The start failed or the pager was retired: all memory stays in DRAM.
     Failed = 4,
 }
 
-/// What is known of one process's memory.
+/// One process's memory: page states, managed ranges, locks and counters.
 pub struct Mm {
     pub(crate) settings: Settings,
     pub(crate) host: Host,
@@ -76,7 +76,7 @@ pub struct Mm {
     pub(crate) tiers: Vec<Tier>,
     /// Page states, by region.
     pub(crate) table: Table,
-    /// What is managed.
+    /// The managed address ranges.
     pub(crate) ranges: Lock<Ranges>,
     /// Keeps page states as they are while the process forks.
     pub(crate) gate: Gate,
@@ -88,34 +88,36 @@ pub struct Mm {
     pub(crate) faults: Faults,
     pub(crate) fork: ForkState,
     pub(crate) trace: Trace,
-    pub(crate) stats: StatsLine,
+    pub(crate) stats: StatsMappings,
     pub(crate) warned: Warned,
-    /// Nothing more may be evicted: see [`Mm::freeze`].
+    /// Whether eviction has stopped for good: see [`Mm::freeze`].
     pub(crate) frozen: AtomicBool,
     pub(crate) mode: AtomicU32,
     /// Bytes under management, touched or not.
     pub(crate) committed: AtomicUsize,
-    /// So many of them are worth starting for, at most.
+    /// Committed bytes from which the pager is worth starting; fewer where the process's share is
+    /// small.
     pub(crate) start_at: usize,
-    /// A seccomp filter, if there is one, lets us work: see [`terrace_control::seccomp_probe`].
+    /// Whether a seccomp filter, if any, is known to let the pager work: see
+    /// [`terrace_control::seccomp_probe`].
     pub(crate) probed: AtomicBool,
-    /// A forked child under `--no-children`: what was evicted when it was forked still comes back,
-    /// nothing more leaves.
+    /// Set in a forked child under `--no-children`: what was evicted when it was forked still comes
+    /// back, and nothing more is evicted.
     pub(crate) restores_only: AtomicBool,
 }
 
-/// What faults are served with.
+/// State with which faults are served.
 pub(crate) struct Faults {
-    /// What the kernel tells of memory calls.
+    /// Memory calls that the kernel reports.
     pub events: Events,
     /// The program's threads, where it is known on which CPU they run.
     pub threads: Threads,
     pub cost: FaultCost,
-    /// What threads of the program restore with.
+    /// Tools with which threads of the program restore pages.
     pub run_tools: Ahead,
 }
 
-/// What is said once only.
+/// Warnings that were given already: each is given once only.
 #[derive(Default)]
 pub(crate) struct Warned {
     /// There is no memory for restored pages, for now.
@@ -124,9 +126,11 @@ pub(crate) struct Warned {
     pub no_room: AtomicBool,
     /// The kernel takes no pages into its swap.
     pub swap_refuses: AtomicBool,
-    /// The node of the tier `node:N` cannot be used, is full, or the kernel moves nothing there.
+    /// The node of the tier `node:N` cannot be used.
     pub node: AtomicBool,
+    /// The node of the tier `node:N` is full.
     pub node_full: AtomicBool,
+    /// The kernel moves nothing to the node of the tier `node:N`.
     pub node_refused: AtomicBool,
     /// Threads cannot be interrupted by timers.
     pub timers: AtomicBool,
@@ -135,7 +139,7 @@ pub(crate) struct Warned {
 }
 
 impl Mm {
-    /// What runs now.
+    /// How much of the pager runs now.
     pub fn mode(&self) -> Mode {
         match self.mode.load(Acquire) {
             0 => Mode::Off,
@@ -158,7 +162,7 @@ impl Mm {
         }
         let mut start_at = self.start_at;
         if let Some(page) = self.stats() {
-            self.tell_committed(page, (committed as isize).max(0) as u64);
+            self.publish_committed(page, (committed as isize).max(0) as u64);
             // Where memory is tight, a process is worth managing sooner.
             let share = page.share_bytes.load(Relaxed) as usize;
             if share > 0 {
@@ -178,7 +182,7 @@ impl Mm {
         (self.committed.load(Relaxed) as isize).max(0) as u64
     }
 
-    /// Whether what a seccomp filter allows is known.
+    /// Whether it is known that a seccomp filter, if any, lets the pager work.
     pub(crate) fn is_probed(&self) -> bool {
         self.probed.load(Acquire)
     }
@@ -206,7 +210,7 @@ impl Mm {
         self.uffd_of_shard((address >> SHARD_SHIFT) % shards)
     }
 
-    /// The userfaultfd of a shard, in our threads' table.
+    /// The userfaultfd of a shard, in the companion's descriptor table.
     pub(crate) fn uffd_of_shard(&self, shard: usize) -> Fd {
         self.descriptors.uffds[shard].load(Relaxed)
     }
@@ -221,21 +225,22 @@ impl Mm {
     /// Bytes of managed memory that the program has touched, resident, far or evicted. An estimate
     /// between scans.
     pub(crate) fn touched_bytes(&self) -> u64 {
-        (self.all_pages_out() + self.far_pages() + self.account.resident()) * PAGE as u64
+        (self.evicted_pages_total() + self.far_pages() + self.account.resident()) * PAGE as u64
     }
 
     /// Pages in all tiers below DRAM that are not in the page table.
-    pub(crate) fn all_pages_out(&self) -> u64 {
+    pub(crate) fn evicted_pages_total(&self) -> u64 {
         self.tiers.iter().filter(|tier| tier.node().is_none()).map(|tier| tier.stats.pages()).sum()
     }
 
-    /// Whether the program loaded a seccomp filter: no thread of ours is there, and no system call
-    /// may be made that the program would not make without us.
+    /// Whether the pager is retired ([`Pager::retire`](crate::Pager::retire)): no thread of ours
+    /// serves memory any more. A seccomp filter may be loaded, so no system call may be made that
+    /// the program would not make without us.
     pub fn is_retired(&self) -> bool {
         self.mover.retired.load(Acquire)
     }
 
-    /// Whether a fault is the handler's call to end.
+    /// Whether `address` is in the page whose fault tells a handler to end.
     pub(crate) fn is_shutdown_page(&self, address: usize) -> bool {
         address == self.descriptors.shutdown_page.load(Acquire)
     }
@@ -246,8 +251,8 @@ impl Mm {
             || self.descriptors.tracks_writes.load(Relaxed)
     }
 
-    /// Has a program that has the pager linked in lower its own budget, until the next call: to so
-    /// many bytes, never above what the settings allow. `u64::MAX` for that alone.
+    /// Limits the budget of a program that links the pager to `bytes`, until the next call. The
+    /// budget never exceeds what the settings allow; with `u64::MAX` they alone count.
     pub fn limit(&self, bytes: u64) {
         self.account.assigned_bytes.store(bytes.max(1), Relaxed);
     }
@@ -258,12 +263,12 @@ impl Mm {
 
     /// The tier `swap`, if it is in the list.
     pub(crate) fn swap(&self) -> Option<(&Tier, &Swap)> {
-        let tier = &self.tiers[self.swap_number()?];
+        let tier = &self.tiers[self.swap_tier_index()?];
         Some((tier, &**tier.swap()?))
     }
 
-    /// Its number in the list of tiers.
-    pub(crate) fn swap_number(&self) -> Option<usize> {
+    /// The index of the tier `swap` in the list of tiers.
+    pub(crate) fn swap_tier_index(&self) -> Option<usize> {
         self.tiers.iter().position(|tier| tier.swap().is_some())
     }
 
@@ -281,13 +286,13 @@ impl Mm {
         (0..self.table.len()).any(|n| self.table.by_number(n).region.evicted.load(Relaxed) > 0)
     }
 
-    /// The tier that a page of managed memory is in, by its number in the list of tiers: 0 is DRAM,
-    /// and so is what is not managed. Pages in another node count as in DRAM.
+    /// The index of the page's tier in the list of tiers. 0 is DRAM, and so is what is not managed.
+    /// Pages in another node count as in DRAM.
     pub fn tier_of(&self, address: usize) -> usize {
         let Some(entry) = self.table.get(address) else { return 0 };
         let word = entry.word(address).load();
         if word.is_swapped() {
-            return self.swap_number().unwrap_or(0);
+            return self.swap_tier_index().unwrap_or(0);
         }
         match word.stored() {
             Some(location) if !word.is_present() => {
@@ -297,25 +302,26 @@ impl Mm {
         }
     }
 
-    /// The densest tier that is not the kernel's, of those that take pages.
-    pub(crate) fn densest_own(&self) -> Option<usize> {
+    /// The index of the densest of our own tiers that take pages.
+    pub(crate) fn densest_own_tier(&self) -> Option<usize> {
         (1..self.tiers.len()).rev().find(|tier| is_own(&self.tiers[*tier]))
     }
 
-    /// The tier for what is meant for `tier`: this one, or where it is disabled the next of ours
-    /// that is not, or else the one before.
+    /// The tier for pages that are meant for `tier`: this one, or [`Mm::own_tier`] where it is
+    /// disabled.
     pub(crate) fn enabled_tier(&self, tier: usize) -> usize {
         if self.tiers[tier].is_disabled() { self.own_tier(tier) } else { tier }
     }
 
-    /// The tier of ours for what the tier `tier` does not take: the next, or else the one before.
+    /// The first of our own tiers from `tier` on that takes pages, else the nearest before it.
+    /// `tier` itself where there is none.
     pub(crate) fn own_tier(&self, tier: usize) -> usize {
         let own = |tier: &usize| is_own(&self.tiers[*tier]);
         (tier..self.tiers.len()).chain((1..tier).rev()).find(own).unwrap_or(tier)
     }
 }
 
-/// Whether it is one of ours and takes pages.
+/// Whether a tier is our own (neither swap nor a node) and takes pages.
 pub(crate) fn is_own(tier: &Tier) -> bool {
     tier.is_ours() && !tier.is_disabled()
 }

@@ -1,4 +1,4 @@
-//! What is known of pages: their states, their regions and ranges, and what guards both.
+//! Page states, regions and address ranges, and the locks that guard them.
 
 pub(crate) mod budget;
 pub(crate) mod control;

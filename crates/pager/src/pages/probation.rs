@@ -1,26 +1,27 @@
-//! Pages that came back and may have to leave again soon, oldest first (see
-//! [`terrace_policy::victims::refaulted`]).
+//! Refaulted pages that may have to be evicted again soon, oldest first (see
+//! [`terrace_policy::eviction::victims::refaulted`]).
 
 use crate::pages::lock::Lock;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// A queue of page numbers: 512 times the region's, and the page's within it. That a page is in it
-/// says its word; one whose word does not, or which is not resident any more, is passed over.
+/// A queue of page numbers: 512 times the region's, and the page's within it. An entry counts only
+/// while the page's word says that it is on probation. Others are passed over.
 #[derive(Default)]
 pub(crate) struct Probation {
     queue: Lock<VecDeque<u32>>,
-    /// How many were to stay when it was last asked who leaves.
+    /// How many pages were to stay at the last [`Probation::leave`].
     stay: AtomicUsize,
 }
 
-/// A queue is short up to so many times as many pages as are to stay, a quarter of those that are
-/// out, and those of some looks of the mover.
+/// A queue is short while it holds at most this many times the pages that are to stay, and [`SOME`]
+/// more. The multiple is at most a quarter of the evicted pages.
 const SHORT: usize = 5;
+/// Pages that some looks of the mover take off probation.
 const SOME: usize = 128;
 
 impl Probation {
-    /// Has room for so many pages from now on.
+    /// Makes room for `pages` pages in all.
     pub fn reserve(&self, pages: usize) {
         let mut queue = self.queue.lock();
         let more = pages.saturating_sub(queue.len());
@@ -28,7 +29,7 @@ impl Probation {
         let _ = queue.try_reserve_exact(more);
     }
 
-    /// A page enters. False if there is no room: nothing is allocated here.
+    /// Adds a page. False if there is no room: nothing is allocated here.
     pub fn enter(&self, page: u32) -> bool {
         let mut queue = self.queue.lock();
         let room = queue.len() < queue.capacity();
@@ -38,11 +39,11 @@ impl Probation {
         room
     }
 
-    /// Takes the oldest out, at most `at_most`, while there are more than `stay` and the oldest is
-    /// `ready`.
+    /// Moves the oldest pages to `leaving`, at most `at_most`, while there are more than `stay` and
+    /// the oldest is `ready`.
     ///
-    /// Where little room is needed, others enter as fast as they leave, and the queue stays as long
-    /// as it was: see [`Probation::is_short`].
+    /// Where little room is needed, others enter as fast as these leave. The queue then stays as
+    /// long as it was: see [`Probation::is_short`].
     pub fn leave(
         &self,
         stay: usize,
@@ -57,19 +58,19 @@ impl Probation {
         leaving.extend(queue.drain(..ready));
     }
 
-    /// Whether one that enters now leaves soon enough to keep its copy meanwhile, which takes
-    /// memory.
+    /// Whether a page that enters now leaves soon enough to keep its clean copy meanwhile, which
+    /// takes memory.
     pub fn is_short(&self) -> bool {
         self.queue.lock().len() <= SHORT * self.stay.load(Relaxed) + SOME
     }
 
-    /// Whether a page is in it.
+    /// Whether a page is in the queue.
     #[cfg(test)]
     pub fn holds(&self, page: u32) -> bool {
         self.queue.lock().contains(&page)
     }
 
-    /// In a fork's child.
+    /// Opens the lock in a fork's child.
     ///
     /// # Safety
     /// As for [`Lock::reset_after_fork`].

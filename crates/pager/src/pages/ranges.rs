@@ -1,25 +1,25 @@
-//! Which address ranges are managed, and what is known of each: a mirror of the kernel's mappings,
-//! kept by the `mmap` family.
+//! The managed address ranges and their attributes: a mirror of the kernel's mappings, kept by the
+//! `mmap` family.
 //!
 //! Intervals never overlap; neighbours that are alike are one, so that the map stays as small as
 //! the kernel's.
 
 use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};
-use terrace_policy::victims::Expectation;
+use terrace_policy::eviction::victims::Expectation;
 
-/// What is known of a range.
+/// Attributes of a managed range.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attributes {
     /// Private, anonymous, readable and writable, not locked: the mover could take pages.
     pub evictable: bool,
-    /// The program wants it to stay (`terrace_advise`).
+    /// The program wants it to stay in DRAM (`terrace_advise`).
     pub pinned: bool,
     /// Registered with a userfaultfd.
     pub registered: bool,
-    /// What the program said of it.
+    /// How the program said that it will use the range.
     pub expected: Option<Expectation>,
-    /// A forked child has no such memory (MADV_DONTFORK).
+    /// A forked child does not get this memory (MADV_DONTFORK).
     pub absent_in_child: bool,
 }
 
@@ -37,11 +37,11 @@ pub struct Range {
     pub start: usize,
     /// One past the last byte, page-aligned.
     pub end: usize,
-    /// See [`Attributes`].
+    /// The range's [`Attributes`].
     pub attributes: Attributes,
 }
 
-/// The map. Not synchronised.
+/// The managed ranges, by address. Not synchronised.
 #[derive(Default, Debug)]
 pub struct Ranges {
     map: BTreeMap<usize, (usize, Attributes)>,
@@ -119,7 +119,7 @@ impl Ranges {
         pieces
     }
 
-    /// What is known of the page at `address`, if it is managed.
+    /// The attributes of the page at `address`, if it is managed.
     pub fn at(&self, address: usize) -> Option<Attributes> {
         self.map
             .range(..=address)
@@ -152,7 +152,7 @@ impl Ranges {
     }
 }
 
-/// Bytes of pieces whose pages may leave.
+/// Bytes of the evictable pieces, the pinned ones among them included.
 pub(crate) fn evictable_bytes(pieces: &[Range]) -> usize {
     pieces
         .iter()

@@ -1,7 +1,8 @@
 //! Shards: which userfaultfd a page belongs to.
 
-/// Handlers and userfaultfds at most. One is enough for one faulting thread; more than CPUs never
+/// Most handlers and userfaultfds. One is enough for one faulting thread; more than CPUs never
 /// help.
 pub const SHARDS_MAX: usize = 8;
-/// Neighbouring addresses of this size share a userfaultfd, so that registered ranges can merge.
+/// Address bits of a shard's pieces: addresses of the same 64 MiB share a userfaultfd, so that
+/// registered ranges can merge.
 pub(crate) const SHARD_SHIFT: u32 = 26;

@@ -1,15 +1,17 @@
-//! Where pages wait between leaving the page table and being compressed: private memory registered
-//! with a userfaultfd of its own that nobody reads and that reports no events: an
-//! event of our own discards on the program's userfaultfd would block the thread that reads it.
+//! The staging area, where pages wait between leaving the page table and being compressed.
 //!
-//! A slot that holds no moved page must never be read: it would fault for ever.
+//! It is private memory registered with a userfaultfd of its own, which no thread reads and which
+//! reports no events. On the program's userfaultfd, our own discards would raise an event and block
+//! the thread that reads it.
+//!
+//! A slot that holds no moved page must never be read: no thread would serve the fault.
 
 use terrace_os::{self as sys, Errno, Fd, PAGE};
 
 /// Slots in all: 4 MiB.
 pub const STAGING_PAGES: usize = 1024;
-/// Slots of one batch. 64: the ioctl's fixed cost no longer counts from 16 on; longer
-/// batches hold the region longer.
+/// Slots of one batch. From 16 on, the ioctl's fixed cost no longer counts; batches longer than 64
+/// would hold the region longer.
 pub const BATCH: usize = 64;
 /// Pages of one probe.
 pub const PROBE: usize = 16;
@@ -26,18 +28,18 @@ impl Staging {
         Ok(Staging { base: sys::reserve(pages * PAGE)?, pages })
     }
 
-    /// Registers the (empty) area.
+    /// Empties the area and registers it with `uffd`.
     pub fn register(&self, uffd: Fd) -> Result<(), Errno> {
         self.empty(0, self.pages);
         sys::uffd_register(uffd, self.base, self.pages * PAGE, false)
     }
 
-    /// Hands the (empty) area to the kernel.
+    /// Unregisters the area, which is empty: the kernel serves its faults again.
     pub fn unregister(&self, uffd: Fd) {
         let _ = sys::uffd_unregister(uffd, self.base, self.pages * PAGE);
     }
 
-    /// A slot's address.
+    /// The address of a slot. Panics if the area has no such slot.
     pub fn address(&self, slot: usize) -> usize {
         assert!(slot < self.pages, "a staging slot is always one of ours");
         self.base + slot * PAGE
@@ -53,10 +55,10 @@ impl Staging {
         BATCH + chunk * PROBE
     }
 
-    /// Empties slots: their contents are elsewhere now, or nobody's.
+    /// Empties `count` slots from `slot` on: their contents are elsewhere now, or no longer wanted.
     pub fn empty(&self, slot: usize, count: usize) {
         debug_assert!(slot + count <= self.pages);
-        // SAFETY: the area is ours, and the callers have made sure that nobody reads these slots
+        // SAFETY: the area is ours, and the callers have made sure that no thread reads these slots
         // any more.
         unsafe { sys::empty(self.base + slot * PAGE, count * PAGE) };
     }

@@ -1,32 +1,34 @@
-//! From an address to its region's record and page words, without a lock.
+//! Finds an address's region record and page words, without a lock.
 //!
-//! A directory of two levels (one number for each 2 MiB of the 47-bit address space, in leaves of 1
-//! TiB made when first used), and two arrays in ranges of their own, made accessible as they grow:
-//! region records, and 512 page words a region. Nothing is accessible before it is used, so that
-//! neither `mlockall` nor strict overcommit makes it cost more than it does. A region's number is
-//! given at its first use and stays bound to that address for ever: a handler with a stale fault
-//! may hold it at any time.
+//! A directory of two levels holds one number for each 2 MiB of the 47-bit address space. Its
+//! leaves cover 1 TiB each and are made when first used. Two arrays in ranges of their own hold the
+//! region records, and 512 page words a region. They are made accessible as they grow. Nothing is
+//! accessible before it is used, so that neither `mlockall` nor strict overcommit makes it cost
+//! more than it does. A region's number is given at its first use and stays bound to that address
+//! for ever. A handler with a stale fault may hold it at any time.
 //!
-//! Cost: 4,096 bytes of words and 128 of record for 2 MiB with evicted pages (0.20 %), 128 bytes
-//! (0.006 %) for regions that were only looked at.
+//! Cost: 4,096 bytes of words and 128 of record for 2 MiB with evicted pages (0.20 %). A region
+//! that was only looked at costs 128 bytes (0.006 %).
 //!
-//! # Who may change what
+//! # Which thread may change what
 //!
 //! The mover works on a region while it holds the lock in its record ([`Table::lock`]). A thread of
-//! the program that changes a mapping must keep the mover out of all its regions, also of those
-//! without a record: the mover may make one at any time. To make them all would fill the table with
-//! reservations that nobody touches. So where records are missing, such a thread announces its
-//! range ([`Table::change`]):
+//! the program that changes a mapping must keep the mover out of all its regions. Those without a
+//! record count too, because the mover may make one at any time. To make them all would fill the
+//! table with reservations that no thread touches. So where records are missing, such a thread
+//! announces its range ([`Table::change`]):
 //!
-//! - Ranges that are announced never overlap, by whole regions: who comes second waits.
-//! - Then it takes the locks of the records that there are, and waits for whoever has one.
-//! - Everybody else takes a region's lock and looks afterwards whether the region lies in an
-//!   announced range. If so, all locks are let go of until the range is withdrawn. Records that are
-//!   made later are of no use until then.
+//! - Announced ranges never overlap, by whole regions: the second thread waits.
+//! - The announcing thread then takes the locks of the existing records, after a wait for the
+//!   threads that hold them.
+//! - Every other thread takes a region's lock and checks afterwards whether the region lies in an
+//!   announced range. If so, it releases all its locks until the range is withdrawn. Records that
+//!   are made later are of no use until then.
 //!
-//! So two never work on one region. If one of them announced, the other has looked before that, or
-//! it would have let go. Its record was there then, and the one who announced waits for its lock.
-//! Announcing and locking are each followed by a full fence, so that one of the two sees the other.
+//! So two threads never work on one region. If one of them announced its range, the other one has
+//! looked before that, or it would have released its lock. Its record existed then, and the
+//! announcing thread waits for its lock. Announcing and locking are each followed by a full fence,
+//! so that at least one of the two sees the other.
 
 use crate::pages::lock::{Lock, LockGuard};
 use crate::pages::word::PageWord;
@@ -40,13 +42,13 @@ use terrace_tiers::RegionStore;
 pub const REGION_PAGES: usize = REGION / PAGE;
 const REGION_SHIFT: u32 = 21;
 const ADDRESS_BITS: u32 = 47;
-/// Address space of a directory leaf: 2 MiB of region numbers.
+/// Address bits of a directory leaf: its 1 TiB takes 2 MiB of region numbers.
 const LEAF_SHIFT: u32 = 40;
 const LEAVES: usize = 1 << (ADDRESS_BITS - LEAF_SHIFT);
 const LEAF_BYTES: usize = size_of::<AtomicU32>() << (LEAF_SHIFT - REGION_SHIFT);
 /// Regions by which the arrays grow: 1 MiB of words.
 const GROWTH: u32 = 256;
-/// Regions for which both are reserved from the start: 16 GiB.
+/// Regions for which both arrays are reserved from the start: 16 GiB of memory.
 const RESERVED: usize = 8192;
 
 /// One region's record.
@@ -57,10 +59,10 @@ pub struct Region {
     pub lock: Lock<()>,
     /// The compressed pages. Held for the time of a copy or a decompression.
     pub store: Lock<RegionStore>,
-    /// Pages of which the program is known to have wanted them back since the mover last looked:
-    /// its faults, and what was restored ahead of them and used.
+    /// Pages that the program is known to have wanted back since the mover last looked. It faulted
+    /// on them, or they were restored ahead of a fault and used.
     pub restores: AtomicU32,
-    /// Pages that came back since then, for the list of moves.
+    /// Pages that came back since the mover last looked, for the list of moves.
     pub refaults: AtomicU32,
     /// Pages in state Evicted.
     pub evicted: AtomicU32,
@@ -75,19 +77,19 @@ pub struct Region {
     pub refusals: AtomicU32,
     /// 1 from when the region was made one huge page until it has been split.
     pub huge: AtomicU32,
-    /// 1 if the program sent pages of it out (MADV_PAGEOUT) since none was out.
-    pub asked_out: AtomicU32,
+    /// 1 if the program had pages of the region evicted (MADV_PAGEOUT) since it last had none out.
+    pub pageout_requested: AtomicU32,
 }
 
 impl Region {
-    /// A page is out now. The mover's.
+    /// Counts a page that was evicted. For the mover only.
     pub(crate) fn count_evicted(&self) {
         if self.evicted.fetch_add(1, Relaxed) == 0 {
-            self.asked_out.store(0, Relaxed);
+            self.pageout_requested.store(0, Relaxed);
         }
     }
 
-    /// First byte.
+    /// Address of the region's first byte.
     #[inline]
     pub fn address(&self) -> usize {
         (self.block as usize) << REGION_SHIFT
@@ -97,17 +99,17 @@ impl Region {
 /// A region with its number and its page words.
 #[derive(Clone, Copy)]
 pub struct Entry<'a> {
-    /// Dense from 0.
+    /// The region's number; numbers are dense from 0.
     pub number: u32,
-    /// The record.
+    /// The region's record.
     pub region: &'a Region,
     /// One word a page.
     pub words: &'a [PageWord; REGION_PAGES],
 }
 
 impl<'a> Entry<'a> {
-    /// The number of the page at `address`, which must lie in the region: its address for
-    /// [`Table::page`].
+    /// The number of the page at `address`, which must lie in the region. [`Table::page`] finds the
+    /// page by it.
     pub fn page_number(&self, address: usize) -> u32 {
         self.number * REGION_PAGES as u32 + ((address - self.region.address()) / PAGE) as u32
     }
@@ -124,19 +126,19 @@ impl<'a> Entry<'a> {
     }
 }
 
-/// Ranges, by whole regions, of which a thread of the program changes the mapping although some of
-/// their regions may have no record.
+/// Announced ranges, by whole regions. A thread of the program changes the mapping of each,
+/// although some of their regions may have no record.
 struct Changing {
     ranges: Lock<Vec<(usize, usize)>>,
     count: AtomicU32,
-    /// Counts ranges that were withdrawn, for who waits.
+    /// Counts withdrawn ranges. Threads that wait for one sleep on it.
     withdrawn: AtomicU32,
-    /// Sleepers on that: without any, no system call is made.
+    /// Threads that sleep on `withdrawn`: without any, no system call is made.
     waiting: AtomicU32,
 }
 
 impl Changing {
-    /// Waits for the next withdrawal after this count of them.
+    /// Waits until the count of withdrawn ranges differs from `withdrawn`. Returns early at times.
     fn wait(&self, withdrawn: u32) {
         self.waiting.fetch_add(1, SeqCst);
         sys::futex_wait(&self.withdrawn, withdrawn, None);
@@ -144,7 +146,7 @@ impl Changing {
     }
 }
 
-/// An announced range; see the module. Withdrawn when it goes.
+/// An announced range (see the module), withdrawn when this is dropped.
 pub struct Change<'a> {
     changing: &'a Changing,
     range: (usize, usize),
@@ -165,24 +167,24 @@ impl Drop for Change<'_> {
     }
 }
 
-/// The table.
+/// The regions, by address and by number: the directory, the records and the page words.
 pub struct Table {
     /// Addresses of leaves; 0 where there is none yet.
     directory: [AtomicUsize; LEAVES],
     records: Span,
     words: Span,
-    /// Where the leaves are, each opened when it is first used.
+    /// The range of all leaves, each made accessible when it is first used.
     leaves: Span,
     capacity: u32,
     grown: Lock<u32>,
     changing: Changing,
-    /// There was no memory for more regions once.
+    /// Whether a region was refused once: no memory for it, or the table is full.
     refused: AtomicBool,
 }
 
 impl Table {
-    /// A table for at most `capacity` regions (rounded up to whole growths); needs address space of
-    /// 4.2 KiB a region.
+    /// A table for at most `capacity` regions (rounded up to whole growths). Needs 4,224 bytes of
+    /// address space a region, and 256 MiB for the directory.
     pub fn new(capacity: u32) -> Result<Table, sys::Errno> {
         let capacity = capacity.next_multiple_of(GROWTH);
         Ok(Table {
@@ -220,7 +222,8 @@ impl Table {
         Some(unsafe { &*((leaf as *const AtomicU32).add(index)) })
     }
 
-    /// Makes the next records and words accessible. Under `grown`.
+    /// Makes the next records and words accessible, from number `from` on. The caller holds
+    /// `grown`.
     fn grow(&self, from: u32) -> Result<(), sys::Errno> {
         let part =
             |span: &Span, size: usize| (span.start + size * from as usize, size * GROWTH as usize);
@@ -229,7 +232,7 @@ impl Table {
             part(&self.words, size_of::<[PageWord; REGION_PAGES]>()),
         );
         // SAFETY: inside our own ranges, whose lengths are multiples of the growth. Where the
-        // second is refused, nobody knows of the first.
+        // second is refused, the first is not published, so no thread uses it.
         unsafe {
             self.records.open(records.0, records.1)?;
             self.words
@@ -242,8 +245,8 @@ impl Table {
     fn entry(&self, number: u32) -> Entry<'_> {
         debug_assert!(number < self.capacity);
         // SAFETY: `number` came out of the directory or is below `grown`, so the record was written
-        // before it was published (Release in `get_or_create`); words are valid when
-        // zeroed. Both arrays live as long as the table.
+        // before it was published (Release in `get_or_create`). Words are valid when zeroed. Both
+        // arrays live as long as the table.
         unsafe {
             Entry {
                 number,
@@ -262,8 +265,8 @@ impl Table {
         }
     }
 
-    /// The region at `address`, made if need be. `None` beyond 2^47 or when the table is full: such
-    /// memory stays in DRAM.
+    /// The region at `address`, made if need be. `None` beyond 2^47, without memory for it, or when
+    /// the table is full: such memory stays in DRAM.
     pub fn get_or_create(&self, address: usize) -> Option<Entry<'_>> {
         if let Some(entry) = self.get(address) {
             return Some(entry);
@@ -294,10 +297,10 @@ impl Table {
                 refused_until: AtomicU32::new(0),
                 refusals: AtomicU32::new(0),
                 huge: AtomicU32::new(0),
-                asked_out: AtomicU32::new(0),
+                pageout_requested: AtomicU32::new(0),
             };
-            // SAFETY: record number `grown` is inside the reservation and not yet published, so
-            // nobody reads it.
+            // SAFETY: record number `grown` is inside the reservation and not yet published, so no
+            // thread reads it.
             unsafe { (self.records.start as *mut Region).add(*grown as usize).write(record) };
             *grown += 1;
             slot.store(*grown, Release);
@@ -310,7 +313,8 @@ impl Table {
         *self.grown.lock()
     }
 
-    /// Whether a region could not be made for want of memory: its pages stay in DRAM.
+    /// Whether a region could not be made, without memory or in a full table: its pages stay in
+    /// DRAM.
     pub fn has_refused(&self) -> bool {
         self.refused.load(Relaxed)
     }
@@ -325,7 +329,7 @@ impl Table {
         self.entry(number)
     }
 
-    /// A page by its number, which must have been given: its region and its address.
+    /// The region and address of the page with this number, which [`Entry::page_number`] gave.
     pub fn page(&self, number: u32) -> (Entry<'_>, usize) {
         let entry = self.entry(number / REGION_PAGES as u32);
         (entry, entry.region.address() + number as usize % REGION_PAGES * PAGE)
@@ -343,8 +347,8 @@ impl Table {
         blocks.filter_map(|block| self.get(block << REGION_SHIFT))
     }
 
-    /// Announces that the mapping of a range is changed; see the module. The caller has announced
-    /// nothing else and holds no region's lock.
+    /// Announces that the mapping of a range is changed (see the module). Waits while an announced
+    /// range overlaps it. The caller has announced nothing else and holds no region's lock.
     pub fn change(&self, start: usize, end: usize) -> Change<'_> {
         let range = (start / REGION * REGION, end.div_ceil(REGION).saturating_mul(REGION));
         let changing = &self.changing;
@@ -363,8 +367,8 @@ impl Table {
         }
     }
 
-    /// The lock of a region, for whoever has announced nothing and holds no other region's lock;
-    /// see the module.
+    /// Locks a region (see the module). The caller has announced nothing and holds no other
+    /// region's lock.
     pub fn lock<'a>(&self, entry: &Entry<'a>) -> LockGuard<'a, ()> {
         loop {
             let withdrawn = self.changing.withdrawn.load(SeqCst);
@@ -377,8 +381,8 @@ impl Table {
         }
     }
 
-    /// The locks of regions in address order, for the same. `None`, after a wait, if any of them
-    /// lies in an announced range.
+    /// Locks regions, which are in address order. The caller has announced nothing and holds no
+    /// region's lock. `None`, after a wait, if any of them lies in an announced range.
     pub fn try_lock_all<'a>(&self, entries: &[Entry<'a>]) -> Option<Vec<LockGuard<'a, ()>>> {
         let withdrawn = self.changing.withdrawn.load(SeqCst);
         let guards: Vec<_> = entries.iter().map(|entry| entry.region.lock.lock()).collect();
@@ -403,7 +407,7 @@ impl Table {
             .any(|base| ranges.iter().any(|range| overlap(*range, (base, base + REGION))))
     }
 
-    /// Everything that may cost memory, as address ranges.
+    /// Address ranges of the table that may take memory: leaves, records and page words.
     pub fn footprint(&self) -> Vec<(usize, usize)> {
         let len = self.len().next_multiple_of(GROWTH) as usize;
         let leaves = self
@@ -420,7 +424,7 @@ impl Table {
             .collect()
     }
 
-    /// In a fork's child: opens every lock.
+    /// Opens every lock, in a fork's child.
     ///
     /// # Safety
     /// The caller is the only thread, and the fork was made behind a closed gate, so that every
@@ -429,7 +433,7 @@ impl Table {
         // SAFETY: the caller's promise, for each lock.
         unsafe {
             self.grown.reset_after_fork();
-            // Nobody was inside the gate, so nothing is announced.
+            // No worker was inside the gate at the fork, so nothing is announced.
             self.changing.ranges.reset_after_fork();
             for number in 0..self.len() {
                 let region = self.by_number(number).region;
@@ -455,8 +459,8 @@ mod tests {
     use super::*;
     use std::sync::atomic::AtomicU64;
 
-    /// Threads that announce ranges, some of them with records made meanwhile, and one that locks
-    /// regions, never meet.
+    /// Threads that announce ranges and one that locks regions never meet. Some regions get their
+    /// records meanwhile.
     #[test]
     fn nobody_works_on_a_region_of_an_announced_range() {
         const REGIONS: usize = 64;
@@ -493,7 +497,7 @@ mod tests {
                     }
                 });
             }
-            // As the mover: a record is made when it is first needed.
+            // Like the mover, makes a record when it is first needed.
             for round in 0..ROUNDS * 4 {
                 let region = round % (ROUNDS / 4) * REGIONS / (ROUNDS / 4);
                 let entry = table.get_or_create((1 + region) * REGION).unwrap();

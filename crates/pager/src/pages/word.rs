@@ -2,14 +2,15 @@
 //!
 //! ```text
 //! bits  0..3   state
-//! bits  3..6   refaults: how often the page came back soon after it left, lately (0–7); of a
-//!              page that the CLOCK hand passes, the rounds that it still has; of one that did not
-//!              compress, how often that was tried again
+//! bits  3..6   refaults: how often the page refaulted soon after its eviction, lately (0–7); of a
+//!              page that the CLOCK hand passes, the rounds left to it; of an incompressible page,
+//!              how often compression was tried again
 //! bits  6..22  when it last left or came back, in ticks of 16 ms, or 0 if it never did (wraps
 //!              after 17 minutes: a page may then seem young, or to be back soon, for a second at
 //!              most, which only delays its eviction)
 //! bits 22..59  Evicted, Cached: a `Location` in the region's store
-//!              Staged, and Restoring from there: the staging slot
+//!              Staged: the staging slot
+//!              Restoring: that of the state before it, Evicted or Staged
 //!              Resident: bit 0 if on probation; bit 1 if write-tracked (protected by the CLOCK
 //!              hand, to see whether it is written); bits 2 to 4 the refaults that it had when it
 //!              came back; the highest bit if paged out (`swapped.rs`), which is a hint; the one
@@ -22,9 +23,10 @@
 //!
 //! The zero word is a page of which nothing is known: [`State::Resident`]. Metadata of untouched
 //! memory is therefore untouched itself. A claim to restore an evicted page that put nothing in
-//! place is given back (Restoring to Evicted, not drawn). Who discards evicted pages claims them in
-//! the same way, so that faults wait until it is known whether the kernel refuses.
-//! [`PageWord::transition`] is the only way to change a state; it asserts both sides.
+//! place is given back (Restoring to Evicted, not drawn). A discard claims evicted pages in the
+//! same way, so that faults wait until it is known whether the kernel refuses.
+//! [`PageWord::transition`] is the only way to change a state; it refuses every pair of states that
+//! is not drawn here.
 //!
 //! ```text
 //!                 mover                mover              mover (stored)
@@ -37,11 +39,11 @@
 //!                        contents given up by the program (discard)
 //! ```
 //!
-//! Cached is Resident in all but one thing: a page on probation may keep its compressed copy, so
-//! that it need not be compressed again if it leaves as it came. Who claims such a page (Moving)
-//! owns the copy until it is Evicted with it or has removed it. What the program did to the page
-//! since is not known here: the copy is as good as nothing until the page has been found to be what
-//! its checksum says.
+//! Cached is Resident in all but one thing. A page on probation may keep its compressed copy, so
+//! that it need not be compressed again if it leaves unchanged. A thread that claims such a page
+//! (Moving) owns the copy, until the page is Evicted with it or the copy is removed. Writes to the
+//! page since it came back are not known here. So the copy must not be used until the page has been
+//! found to match its checksum.
 //!
 //! ```text
 //! Restoring ─▶ Cached ⟲ (moved within its tier)
@@ -50,14 +52,14 @@
 //! ```
 
 use std::sync::atomic::{AtomicU64, Ordering::*};
-use terrace_policy::victims::Refault;
+use terrace_policy::eviction::victims::Refault;
 use terrace_tiers::Location;
 
 /// Where a page's contents are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum State {
-    /// In the page table, or never touched: the kernel knows.
+    /// In the page table, in the kernel's swap or never touched: only the kernel knows.
     Resident = 0,
     /// Claimed by the mover; a UFFDIO_MOVE out of the page table is under way.
     Moving = 1,
@@ -65,10 +67,10 @@ pub enum State {
     Staged = 2,
     /// Compressed, in the region's store.
     Evicted = 3,
-    /// Being put back; claimed by a handler or the mover.
+    /// Claimed by a thread that puts the page back, or by a discard.
     Restoring = 4,
-    /// As Resident, on probation, with a compressed copy in the region's store: of what the page
-    /// was when it came back.
+    /// Resident and on probation, with a compressed copy in the region's store: of the page's
+    /// contents when it came back.
     Cached = 5,
 }
 
@@ -97,7 +99,7 @@ const PROBATION: u64 = 1;
 const WRITE_TRACKED: u64 = 2;
 const LEVEL_SHIFT: u32 = 2;
 const PAYLOAD_MAX: u64 = (1 << 37) - 1;
-/// In a Resident page's payload: it was paged out by us.
+/// In a Resident page's payload: Terrace paged it out into the kernel's swap.
 const SWAPPED: u64 = 1 << 36;
 /// In a Resident page's payload: the program gave it up.
 const GIVEN_UP: u64 = 1 << 35;
@@ -139,22 +141,25 @@ impl Snapshot {
         (self.0 >> REFAULTS_SHIFT & 7) as u32
     }
 
-    /// See the module's drawing.
+    /// Recent refaults of the page, 0 to 7; 0 if it is marked incompressible. For a page that the
+    /// CLOCK hand passes, the rounds left to it.
     pub fn refaults(self) -> u32 {
         if self.is_incompressible() { 0 } else { self.count() }
     }
 
-    /// See the module's drawing.
+    /// How often compression of a page marked incompressible was tried again, 0 to 7; 0 for other
+    /// pages.
     pub fn tries(self) -> u32 {
         if self.is_incompressible() { self.count() } else { 0 }
     }
 
-    /// See the module's drawing.
+    /// The tick (16 ms) at which the page last left or came back; 0 if it never did.
     pub fn tick(self) -> u16 {
         (self.0 >> TICK_SHIFT) as u16
     }
 
-    /// Location bits or staging slot, by state.
+    /// The 37 bits whose meaning depends on the state: a location, a staging slot, or flags of a
+    /// resident page.
     pub fn payload(self) -> u64 {
         self.0 >> PAYLOAD_SHIFT & PAYLOAD_MAX
     }
@@ -167,14 +172,15 @@ impl Snapshot {
         )
     }
 
-    /// A resident page that did not compress at `tick`, once more if it is marked so already.
+    /// The word of a resident page that did not compress at `tick`. Counts one more try if the page
+    /// is marked incompressible already.
     pub fn incompressible_at(self, tick: u16) -> Self {
         let tries = if self.is_incompressible() { (self.count() + 1).min(7) } else { 0 };
         Snapshot(Snapshot::new(State::Resident, tries, tick, 0).0 | INCOMPRESSIBLE)
     }
 
-    /// A page that came back at `tick`.
-    pub fn back(page: Refault, tick: u16) -> Self {
+    /// The word of a page that came back at `tick`, with the refaults and the probation of `page`.
+    pub fn restored(page: Refault, tick: u16) -> Self {
         let level = u64::from(page.refaults) << LEVEL_SHIFT;
         Snapshot::new(
             State::Resident,
@@ -184,8 +190,8 @@ impl Snapshot {
         )
     }
 
-    /// The refaults that a resident page had when it came back: what is left of them here is its
-    /// countdown.
+    /// The refault count that the page had when it came back. What is left of it in a resident
+    /// page's word is its countdown.
     fn level(self) -> u32 {
         match self.state() {
             Some(State::Resident) if !self.is_incompressible() => {
@@ -227,23 +233,23 @@ impl Snapshot {
         self.is(State::Resident) && self.payload() & PROBATION != 0 || self.is(State::Cached)
     }
 
-    /// A page on probation, without its copy.
+    /// This word of a cached page once its copy is gone: resident and on probation.
     pub fn without_copy(self) -> Self {
         self.with(State::Resident, PROBATION | u64::from(self.refaults()) << LEVEL_SHIFT)
     }
 
-    /// A page that stays where it is, or is put back there, as the others are: not on probation.
+    /// This word, resident and off probation: for a page that stays in place or is put back there.
     pub fn off_probation(self) -> Self {
         let level = if self.is_incompressible() { 0 } else { self.level() };
         self.with(State::Resident, u64::from(level) << LEVEL_SHIFT)
     }
 
-    /// Where the stored copy of a present page is.
+    /// Where the stored copy of a present page is; `None` if it has none.
     pub fn copy(self) -> Option<Location> {
         self.is(State::Cached).then(|| Location::from_bits(self.payload()))
     }
 
-    /// Where its stored bytes are, of an evicted page and of the copy of a present one.
+    /// Where the stored bytes of an evicted or cached page are; `None` in other states.
     pub fn stored(self) -> Option<Location> {
         (self.is(State::Evicted) || self.is(State::Cached))
             .then(|| Location::from_bits(self.payload()))
@@ -255,7 +261,8 @@ impl Snapshot {
         Snapshot(self.0 & !(PAYLOAD_MAX << PAYLOAD_SHIFT) | location << PAYLOAD_SHIFT)
     }
 
-    /// Whether its writes are tracked.
+    /// Whether writes to the page are tracked: it is resident and was write-protected by the CLOCK
+    /// hand.
     pub fn is_write_tracked(self) -> bool {
         self.is(State::Resident) && self.payload() & WRITE_TRACKED != 0
     }
@@ -271,18 +278,18 @@ impl Snapshot {
         )
     }
 
-    /// Whether we paged it out and have not seen it since.
+    /// Whether the page was paged out into the kernel's swap and has not been seen present since.
     pub fn is_swapped(self) -> bool {
         self.is(State::Resident) && self.payload() & SWAPPED != 0
     }
 
-    /// A resident page that the kernel may take at any time: see [`crate::fault::events`].
+    /// This word of a resident page, marked as given up: see [`crate::fault::events`].
     pub fn given_up(self) -> Self {
         debug_assert!(self.is(State::Resident));
         Snapshot(self.0 | GIVEN_UP << PAYLOAD_SHIFT)
     }
 
-    /// Whether the kernel may take the resident page at any time.
+    /// Whether the page is marked as given up: the kernel may free it at any time.
     pub fn is_given_up(self) -> bool {
         self.is(State::Resident) && self.payload() & GIVEN_UP != 0
     }
@@ -301,9 +308,9 @@ impl Snapshot {
         self.0 & INCOMPRESSIBLE != 0
     }
 
-    /// Milliseconds since the page left or came back, at `now_ms` (less than 17 minutes, see the
-    /// module); `u64::MAX` if it never did. 0 if that was up to a second later: time was read
-    /// first.
+    /// Milliseconds since the page left or came back, at `now_ms`; `u64::MAX` if it never did. Ages
+    /// wrap after 17 minutes (see the module). A change up to a second later than `now_ms` has age
+    /// 0, because the time may have been read first.
     pub fn age_ms(self, now_ms: u64) -> u64 {
         const LATER: u16 = 0xFFC0;
         if self.tick() == NEVER {
@@ -314,12 +321,12 @@ impl Snapshot {
     }
 }
 
-/// The tick of a time.
+/// The tick (16 ms) of a time in ms; never that of a page that never left.
 pub fn tick_of(now_ms: u64) -> u16 {
     ((now_ms >> TICK_MS_SHIFT) as u16).max(NEVER + 1)
 }
 
-/// No time's tick.
+/// The tick of a page that never left or came back.
 const NEVER: u16 = 0;
 
 /// The word itself. Valid when zeroed.
@@ -328,21 +335,22 @@ const NEVER: u16 = 0;
 pub struct PageWord(AtomicU64);
 
 impl PageWord {
-    /// Reads the word. One that no transition wrote has no state.
+    /// Reads the word. One whose check bits are wrong, which no transition wrote, has no state.
     pub fn load(&self) -> Snapshot {
         opened(self.0.load(Acquire))
     }
 
-    /// Whether the page is in state Evicted, at a glance: a hint.
+    /// Whether the page is in state Evicted: a hint, read without ordering and without the check
+    /// bits.
     #[inline]
     pub fn seems_evicted(&self) -> bool {
         self.0.load(Relaxed) & 7 == State::Evicted as u64
     }
 
     /// Moves the page from `from`, as just read, to `to`. `Err` holds the word found if it was no
-    /// longer `from`: somebody else was faster, and nothing changed. A pair of states that the
-    /// drawing above does not have is a bug in Terrace: it is refused in the same way in a
-    /// release build (the page stays where its bytes are) and panics in a debug build.
+    /// longer `from`: another thread changed it first, and this call changed nothing. A pair of
+    /// states that the module's drawing does not have is a bug in Terrace. A release build refuses
+    /// it in the same way, so that the page stays where its bytes are. A debug build panics.
     pub fn transition(&self, from: Snapshot, to: Snapshot) -> Result<(), Snapshot> {
         if !legal(from.state(), to.state()) {
             debug_assert!(false, "illegal transition {:?} -> {:?}", from.state(), to.state());
@@ -351,7 +359,7 @@ impl PageWord {
         self.0.compare_exchange(sealed(from), sealed(to), AcqRel, Acquire).map(drop).map_err(opened)
     }
 
-    /// Flips bits from outside all rules, as a failing memory chip would.
+    /// Flips bits past all rules, as a failing memory chip would.
     #[cfg(test)]
     pub(crate) fn damage(&self, bits: u64) {
         self.0.fetch_xor(bits, AcqRel);
@@ -402,7 +410,7 @@ mod tests {
 
     #[test]
     fn a_page_that_was_paged_out_is_resident_and_remembers() {
-        let word = Snapshot::back(Refault { refaults: 3, probation: true }, 7).swapped_at(9);
+        let word = Snapshot::restored(Refault { refaults: 3, probation: true }, 7).swapped_at(9);
         assert!(word.is_swapped() && word.is(State::Resident) && !word.is_on_probation());
         assert_eq!((word.refaults(), word.tick()), (3, 9));
         assert!(!word.with(State::Resident, 0).is_swapped() && !Snapshot(0).is_swapped());
@@ -411,14 +419,14 @@ mod tests {
 
     #[test]
     fn a_page_leaves_with_the_returns_that_it_came_back_with() {
-        let mut page = Snapshot::back(Refault { refaults: 3, probation: false }, 9);
+        let mut page = Snapshot::restored(Refault { refaults: 3, probation: false }, 9);
         for left in [2, 1] {
             page = page.with_refaults(left);
             assert_eq!((page.refaults(), page.moving().refaults()), (left, 3));
         }
         page = page.write_tracked();
         assert_eq!((page.refaults(), page.moving().refaults(), page.moving().payload()), (0, 3, 0));
-        let on_probation = Snapshot::back(Refault { refaults: 2, probation: true }, 9);
+        let on_probation = Snapshot::restored(Refault { refaults: 2, probation: true }, 9);
         assert_eq!(
             (on_probation.moving().refaults(), on_probation.off_probation().moving().refaults()),
             (2, 2)
@@ -430,9 +438,9 @@ mod tests {
         );
     }
 
-    /// A page that never left has no age, whatever its word remembers of the hand's passing: it
-    /// would seem young for seconds whenever the ticks wrap, and with it all memory that was
-    /// never out.
+    /// A page that never left has no age, whatever its word remembers of the CLOCK hand's passing.
+    /// Otherwise all memory that was never out would seem young for seconds, whenever the ticks
+    /// wrap.
     #[test]
     fn what_never_left_is_never_young() {
         let known = Snapshot(0).with_refaults(3);
@@ -446,7 +454,8 @@ mod tests {
             ] {
                 assert_eq!(word.age_ms(now_ms), u64::MAX, "{word:?} at {now_ms} ms");
             }
-            let back = Snapshot::back(Refault { refaults: 1, probation: false }, tick_of(now_ms));
+            let back =
+                Snapshot::restored(Refault { refaults: 1, probation: false }, tick_of(now_ms));
             assert_eq!((back.age_ms(now_ms), back.age_ms(now_ms.saturating_sub(900))), (0, 0));
             assert!(back.age_ms(now_ms + 100) <= 112 && back.age_ms(now_ms + 100) >= 80);
         }

@@ -2,24 +2,24 @@
 //!
 //! It shares the program's memory and nothing else (clone with CLONE_VM, without CLONE_THREAD):
 //! descriptors, credentials, signal handlers, working directory and namespaces are its own. So the
-//! program stays a process of one thread for whoever asks (namespaces, `wait`, `exec`, tracers that
-//! stop all threads), and what it gives up (capabilities, user ids, descriptors) is not kept by a
-//! thread of ours inside it.
+//! program has no thread more than its own, as namespaces, `wait`, `exec` and tracers that stop all
+//! threads see it. What it gives up (capabilities, user ids, descriptors) is not kept by a thread
+//! of ours inside it.
 //!
 //! *Birth.* An intermediate process clones the companion and ends at once, so that the program is
-//! not its parent: it gets no SIGCHLD, finds no child in `wait4(-1)`, and a program that it
-//! executes inherits no zombie. `terrace run` adopts and reaps companions. Where the program itself
-//! would adopt it (process 1 of a PID namespace, a subreaper), the companion is its child with exit
-//! signal 0 instead, which an ordinary `wait` does not see.
+//! not its parent. The program gets no SIGCHLD and finds no child in `wait4(-1)`, and a program
+//! that it executes inherits no zombie. `terrace run` adopts and reaps companions. Where the
+//! program itself would adopt it (process 1 of a PID namespace, a subreaper), the companion is its
+//! child with exit signal 0 instead. An ordinary `wait` does not see such a child.
 //!
 //! *Threads.* Their stacks and thread-local storage are made before the first fork and inherited by
-//! children. Making a thread is then one system call and touches nothing of the C library's, whose
+//! children. Making a thread is then one system call and touches nothing of the C library's. Its
 //! locks and memory may be unusable in a forked child: another thread may have held the lock, and
 //! the memory may be evicted.
 //!
-//! *End.* The companion leaves as soon as nobody else uses the memory: when the program has ended
-//! or executed another one, and no process that shares the memory (a child of `vfork` or of clone
-//! with CLONE_VM) is left.
+//! *End.* The companion leaves as soon as no other process uses the memory. Then the program has
+//! ended or executed another one. No child of `vfork`, or of clone with CLONE_VM, shares the memory
+//! any more.
 
 use crate::fault::buffers::{MESSAGES, Tools};
 use crate::fault::coalesce::Coalescer;
@@ -39,10 +39,10 @@ const WATCH_EVERY: Duration = Duration::from_secs(1);
 /// other processes share the memory.
 const WATCH_CLOSELY: Duration = Duration::from_millis(15);
 
-/// So many looks in a row find another program where this one was before that is believed.
-const LOOKS: u32 = 3;
+/// How many looks in a row must find another program where this one was before that is believed.
+const EXEC_CONFIRMATIONS: u32 = 3;
 
-/// A thread's function. It never returns.
+/// The function of a thread of the companion, given its slot. It never returns.
 type Main = fn(&'static Pager, usize) -> !;
 
 struct Start {
@@ -52,7 +52,7 @@ struct Start {
 }
 
 impl Companion {
-    /// Makes a thread of the companion; called in the companion.
+    /// Makes a thread of the companion; called in the companion. False if the kernel refuses.
     pub fn thread(&self, pager: &'static Pager, slot: usize, main: Main) -> bool {
         const FLAGS: i32 = libc::CLONE_VM
             | libc::CLONE_FS
@@ -77,7 +77,7 @@ impl Companion {
         let start = (top - size_of::<Start>()) & !63;
         let tid = &self.tids[slot];
         // SAFETY: the stack, the thread-local storage and the word are this slot's, which no other
-        // task uses; `Start` lies above what the task uses of its stack.
+        // task uses. `Start` lies above what the task uses of its stack.
         unsafe {
             (start as *mut Start).write(Start { pager, slot, main });
             sys::clone_onto(
@@ -124,8 +124,8 @@ impl Companion {
         }
     }
 
-    /// Whether the kernel makes a process for us now: one that ends at once. Called on a thread of
-    /// the program, with signals blocked, while nothing else is made (`fork.forking`).
+    /// Whether the kernel makes a process now, by making one that ends at once. Called on a thread
+    /// of the program that holds `fork.forking`, with signals blocked.
     pub fn can_make_task(&self, pager: &'static Pager) -> bool {
         let made = self.task(COMPANION | libc::CLONE_VFORK, pager, slot::INTERMEDIATE, |_, _| {
             sys::end_process()
@@ -137,19 +137,19 @@ impl Companion {
     }
 }
 
-/// A process that shares memory only, is not traced along with its maker, and sends no signal at
-/// its end.
+/// Clone flags of a process that shares memory only, is not traced along with its maker, and sends
+/// no signal at its end.
 const COMPANION: i32 = libc::CLONE_VM | libc::CLONE_UNTRACED;
 
-/// Where a task begins.
+/// Where a task begins: writes its id where the C library keeps it, and runs its function.
 extern "C" fn begin(start: usize) -> ! {
     // SAFETY: `Companion::task` wrote it there for this task.
     let Start { pager, slot, main } = unsafe { (start as *const Start).read() };
     let offset = pager.companion.tid_offset.load(Relaxed);
     if offset != 0 {
         let known = pager.companion.thread_pointers[slot].load(Relaxed).wrapping_add(offset);
-        // SAFETY: the C library's description of this thread, whose locks it compares with the
-        // thread's id.
+        // SAFETY: the id in the C library's description of this thread. The C library compares the
+        // owners of its locks with it.
         unsafe { (known as *mut i32).write(sys::thread_id()) };
     }
     main(pager, slot)
@@ -163,13 +163,13 @@ fn intermediate(pager: &'static Pager, _slot: usize) -> ! {
     sys::end_process()
 }
 
-/// The companion's first thread.
+/// Runs the keeper, the companion's first thread.
 fn keeper(pager: &'static Pager, _slot: usize) -> ! {
     thread_begins(pager, c"terrace-pager");
     pager.companion.pid.store(sys::process_id(), Release);
     sys::detach_from_program();
     if pager.tiers.iter().filter_map(Tier::files).all(|files| files.directory().starts_with('/')) {
-        // What the program was started in may be unmounted.
+        // The directory that the program was started in may have to be unmounted.
         sys::leave_working_directory();
     }
     if let Err(note) = pager.open_descriptors().and_then(|()| pager.register_inherited()) {
@@ -201,7 +201,8 @@ fn keeper(pager: &'static Pager, _slot: usize) -> ! {
     companion.end_when_alone()
 }
 
-/// Ends the companion when nobody else uses the memory. Allocates nothing and waits for no lock.
+/// Ends the companion when no other process uses the memory. Allocates nothing and waits for no
+/// lock.
 fn watcher(pager: &'static Pager, _slot: usize) -> ! {
     thread_begins(pager, c"terrace-watch");
     let main_tid = pager.companion.main_tid.load(Relaxed);
@@ -226,7 +227,7 @@ fn watcher(pager: &'static Pager, _slot: usize) -> ! {
         // The main thread may have left while others go on. Then it has no memory; a program that
         // was executed in its place has other memory than this.
         unlike = if !ended && tid == 0 && sys::program_has_other_memory() { unlike + 1 } else { 0 };
-        if ended || unlike >= LOOKS {
+        if ended || unlike >= EXEC_CONFIRMATIONS {
             while sys::others_share_memory() {
                 sys::sleep_raw(WATCH_CLOSELY);
             }
@@ -236,14 +237,14 @@ fn watcher(pager: &'static Pager, _slot: usize) -> ! {
     }
 }
 
-/// What every thread of the companion does first.
+/// The first steps of every thread of the companion.
 fn thread_begins(pager: &Pager, name: &std::ffi::CStr) {
     (pager.host.enter_internal)();
     sys::block_all_signals();
     sys::name_thread(name);
 }
 
-/// A fault handler.
+/// Runs a fault handler.
 fn handler_main(pager: &'static Pager, slot: usize) -> ! {
     thread_begins(pager, c"terrace-fault");
     pager.account.count_this_thread();
@@ -251,7 +252,7 @@ fn handler_main(pager: &'static Pager, slot: usize) -> ! {
     sys::end_thread()
 }
 
-/// Serves the faults of one shard until the handler is let go.
+/// Serves the faults of one shard until the handler is told to end.
 fn handle_faults(pager: &Pager, shard: usize) {
     let mut coalescer = Coalescer::new();
     let uffd = pager.descriptors.uffds[shard].load(Acquire);
@@ -271,7 +272,7 @@ fn handle_faults(pager: &Pager, shard: usize) {
     ) {}
 }
 
-/// The mover.
+/// Runs the mover.
 fn mover_main(pager: &'static Pager, _slot: usize) -> ! {
     thread_begins(pager, c"terrace-mover");
     pager.account.count_this_thread();

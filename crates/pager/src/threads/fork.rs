@@ -1,39 +1,39 @@
 //! fork: the child sees exactly the parent's data.
 //!
 //! A forked child inherits page table, page states and pools (private memory, copied on write) of
-//! one instant, but no thread and no userfaultfd: an evicted page would read as zeros. So:
+//! one instant. It inherits no thread and no userfaultfd: an evicted page would read as zeros. So:
 //!
-//! 1. *Prepare* (parent): the mover pauses and brings back what it has staged; what the C library
-//!    itself touches in the child before our handler runs is touched, hence resident (open
-//!    streams), or was never evicted (see `runtime/src/processes.rs`); the gate closes. The stack
-//!    needs nothing: what the child reads of it before it is registered, the parent has used since
-//!    the mover paused. What is registered is given to children only now
-//!    ([`sys::keep_from_children`]): a fork that is made past the C library is not prepared, and
+//! 1. *Prepare* (parent): the mover pauses and brings back what it has staged. What the C library
+//!    itself touches in the child before our handler runs is touched here, hence resident (open
+//!    streams). Or it was never evicted (see `runtime/src/processes.rs`). The gate closes. The
+//!    stack needs nothing: what the child reads of it before it is registered, the parent has used
+//!    since the mover paused. What is registered is given to children only now
+//!    ([`sys::keep_from_children`]). A fork that is made past the C library is not prepared, and
 //!    its child must not read zeros.
 //! 2. The kernel forks. Faults of other threads are still filled meanwhile, without changing a
 //!    state; each leaves a note.
 //! 3. *Parent*: what is registered is kept from children again, notes are worked off, the gate
 //!    opens.
-//! 4. *Child*: locks are opened, a companion is made ([`crate::threads::companion`]), which
-//!    registers again what was registered, notes are worked off, and only then does anything else
+//! 4. *Child*: locks are opened, and a companion is made ([`crate::threads::companion`]), which
+//!    registers again what was registered. Notes are worked off, and only then does anything else
 //!    run. Where there can be no companion (a limit on processes, no right to userfaultfd any
 //!    more), the child's only thread brings all pages back itself.
 //!
-//! What the program keeps from its children (MADV_DONTFORK) is dropped in the child before it
-//! starts anything: ranges, page words, stored pages. The parent's stay.
+//! Memory that the program keeps from its children (MADV_DONTFORK) is dropped in the child before
+//! it starts anything: ranges, page words, stored pages. The parent's stay.
 //!
-//! Pages in files ([`terrace_tiers::file`]) are not copied on write: the child reads its parent's
+//! Pages in files ([`terrace_tiers::file`]) are not copied on write. The child reads its parent's
 //! file, which leaves alone what the child may need until that is gone. For it the child gets two
-//! descriptors a file by way of the program's table: the file, and a token whose end the
-//! parent sees. The child's keeper takes them along into its own table, where nothing but the
-//! child's end closes them.
+//! descriptors a file by way of the program's table: the file, and a token whose end the parent
+//! sees. The child's keeper takes them along into its own table, where nothing but the child's end
+//! closes them.
 //!
-//! Why notes suffice: a page filled before the fork copies has its note in the child's copy of the
-//! notes; one filled after it is still evicted in the child, in states and page table alike. With
-//! per-mapping locks a page can also be filled between the copies of the notes and of its
-//! own mapping: then it is present in the child, with the right contents, while its word says
-//! Evicted. That costs the child the stored copy, which nothing reads: only a missing page is ever
-//! filled from it.
+//! Why notes suffice: a page filled before the fork copies the notes has its note in the child's
+//! copy. One filled after that is still evicted in the child, in states and page table alike. With
+//! per-mapping locks a page can also be filled between the copies of the notes and of its own
+//! mapping. Then it is present in the child, with the right contents, while its word says Evicted.
+//! That costs the child the stored copy, which nothing reads: only a missing page is ever filled
+//! from it.
 
 use crate::fault::buffers::Tools;
 use crate::pager::{FILES_SHARED, Pager, SHARE_FILES};
@@ -46,14 +46,14 @@ use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::time::Duration;
 use terrace_control::stats::State as Reported;
 use terrace_os::{self as sys, Errno, Fd, PAGE};
-use terrace_policy::victims::Refault;
+use terrace_policy::eviction::victims::Refault;
 use terrace_tiers::{DataFile, Location, Tier};
 
 impl Pager {
-    /// Before a fork, with signals blocked until it is over (a handler could touch a page, or
-    /// fork). Every call is followed by [`Pager::fork_parent`] or [`Pager::fork_child`].
-    /// `touch_streams` touches what the C library will touch in the child before our handler;
-    /// it runs while nothing is evicted any more.
+    /// Prepares a fork, with signals blocked until it is over: a signal handler could touch a page,
+    /// or fork. Every call is followed by [`Pager::fork_parent`] or [`Pager::fork_child`].
+    /// `touch_streams` touches what the C library will touch in the child before our handler runs.
+    /// It is called while nothing is evicted any more.
     pub fn fork_prepare(&self, touch_streams: impl FnOnce()) {
         // Also waits for a start under way on another thread.
         std::mem::forget(self.fork.forking.lock());
@@ -76,7 +76,7 @@ impl Pager {
             && self.mover.pause.load(SeqCst) == PAUSE
             && !self.companion.has_ended()
         {
-            self.call_mover();
+            self.wake_mover();
             sys::futex_wait(&self.mover.pause, PAUSE, Some(Duration::from_millis(10)));
         }
     }
@@ -121,7 +121,7 @@ impl Pager {
             static SAID: AtomicBool = AtomicBool::new(false);
             if !SAID.swap(true, Relaxed) {
                 self.complain(note);
-                self.remark(note);
+                self.set_note_if_empty(note);
             }
             self.restore_everything();
         }
@@ -131,13 +131,14 @@ impl Pager {
         self.tiers.iter().filter_map(Tier::files).flat_map(|files| files.files_in_use())
     }
 
-    /// In a child: those of its parent, also where the child has dropped all that it had in one.
-    /// Who tidies closes them by their numbers, which must be theirs.
+    /// The files of its parent that a child has open, including those in which it holds nothing any
+    /// more. Tidying closes them by their numbers, so these must be the child's own.
     fn files_inherited(&self) -> impl Iterator<Item = Arc<DataFile>> {
         self.tiers.iter().filter_map(Tier::files).flat_map(|files| files.files_inherited())
     }
 
-    /// In the keeper.
+    /// Prepares the files of all file tiers for a child, in the keeper. `fork.shared` tells whether
+    /// that succeeded.
     pub(crate) fn begin_sharing_files(&self) {
         let shared = self
             .tiers
@@ -148,7 +149,7 @@ impl Pager {
         self.fork.shared.store(shared, Release);
     }
 
-    /// In the keeper.
+    /// Ends what [`Pager::begin_sharing_files`] began, in the keeper.
     pub(crate) fn end_sharing_files(&self) {
         self.tiers.iter().filter_map(Tier::files).for_each(|files| files.end_sharing());
     }
@@ -163,7 +164,7 @@ impl Pager {
         }
     }
 
-    /// After a fork, in the parent.
+    /// Ends a fork in the parent: works off the notes, opens the gate and lets the mover go on.
     pub fn fork_parent(&self) {
         self.take_files_back();
         if self.mode() == Mode::Active {
@@ -177,7 +178,8 @@ impl Pager {
         drop(unsafe { self.fork.forking.held() });
     }
 
-    /// Pages filled during the fork are resident now; their compressed copies go.
+    /// Works off the notes: pages filled during the fork are resident now, and their compressed
+    /// copies are removed.
     fn work_off_notes(&self) {
         let now_ms = sys::now_ns() / 1_000_000;
         let noted = self.fork.noted.swap(0, AcqRel).min(NOTES);
@@ -186,7 +188,7 @@ impl Pager {
             let Some(entry) = self.table.get(address).filter(|_| address != 0) else { continue };
             let mut store = entry.region.store.lock();
             let found = entry.word(address).load();
-            let resident = Snapshot::back(
+            let resident = Snapshot::restored(
                 Refault { refaults: found.refaults(), probation: false },
                 tick_of(now_ms),
             );
@@ -204,7 +206,7 @@ impl Pager {
         }
     }
 
-    /// After a fork, in the child, before anything else runs there.
+    /// Ends a fork in the child, before anything else runs there: see the module.
     pub fn fork_child(&'static self) {
         // SAFETY: a forked child has one thread, this one; the gate was closed, so states and
         // stores are consistent.
@@ -227,8 +229,8 @@ impl Pager {
         self.mover.touching.store(0, Relaxed);
         self.timers.reset_after_fork();
         if self.is_retired() {
-            // There is a seccomp filter: opening a file could end the child. Nothing is out, and
-            // nothing starts again.
+            // There may be a seccomp filter, and opening a file could end the child. Nothing is
+            // out, and nothing starts again.
             self.stats.forget();
             return;
         }
@@ -241,7 +243,7 @@ impl Pager {
         if self.settings.children {
             self.open_stats(true);
         } else {
-            self.let_go_of_stats();
+            self.unmap_stats();
             self.restores_only.store(true, Relaxed);
         }
         for (file, descriptors) in &*self.fork.files.lock() {
@@ -255,27 +257,26 @@ impl Pager {
                 if self.mode() == Mode::Active {
                     self.restore_noted_in_child();
                 } else {
-                    self.restore_alone();
+                    self.restore_without_companion();
                 }
             }
-            // Its own start will come with its own growth.
             Mode::Observing if self.settings.children => self.start(),
             Mode::Failed => {
                 self.set_mode(Mode::Failed);
                 self.say(Reported::Unmanaged, "as its parent");
             }
+            // A child whose parent had not started starts as its own memory grows.
             Mode::Observing | Mode::Off | Mode::Starting => {}
         }
-        // The keeper has its own.
+        // The keeper has copies of its own.
         for (_, descriptors) in std::mem::take(&mut *self.fork.files.lock()) {
             descriptors.into_iter().for_each(sys::close);
         }
     }
 
-    /// Brings back everything that is out, in a forked child that has one thread and no companion:
-    /// nothing is registered there, and nobody but this thread can touch a page before it is in
-    /// place.
-    fn restore_alone(&self) {
+    /// Brings back everything that is out, in a forked child that has one thread and no companion.
+    /// Nothing is registered there, and no other thread can touch a page before it is in place.
+    fn restore_without_companion(&self) {
         self.fork.noted.store(0, Release);
         let mut tools = Tools::new();
         for number in 0..self.table.len() {
@@ -297,12 +298,13 @@ impl Pager {
         if let Err(e) = self.decode_frozen(entry, found, tools) {
             self.end_program(&format!("page {address:#x} cannot be restored: {e}"));
         }
-        // SAFETY: an evicted page of this process, which nobody else uses; its contents are what
-        // belongs there.
+        // SAFETY: an evicted page of this process, which no other thread uses, because there is
+        // none. Its contents are what belongs there.
         let done = unsafe { sys::poke(address, &tools.page.0) };
         if !done && let Some(protection) = sys::protection_of(address) {
             // The program has protected the page since it was evicted.
-            // SAFETY: as above; the protection is as it was when anything else runs.
+            // SAFETY: this is the child's only thread, so no other one uses the page. Its
+            // protection is restored before anything else runs.
             let done = unsafe {
                 sys::protect_page(address, libc::PROT_READ | libc::PROT_WRITE)
                     && sys::poke(address, &tools.page.0)
@@ -314,7 +316,8 @@ impl Pager {
                 ));
             }
         }
-        let resident = Snapshot::back(Refault { refaults: found.refaults(), probation: false }, 0);
+        let resident =
+            Snapshot::restored(Refault { refaults: found.refaults(), probation: false }, 0);
         let settled = word.transition(found, resident);
         self.check(settled.is_ok(), "the only thread changes page words");
         let removed =
@@ -324,7 +327,8 @@ impl Pager {
         self.account.resident_pages.fetch_add(1, Relaxed);
     }
 
-    /// A page noted by the parent may or may not be present here: asking for it settles both.
+    /// Restores the pages that the parent noted. Such a page may or may not be present here: asking
+    /// for it settles both.
     fn restore_noted_in_child(&self) {
         let noted = self.fork.noted.swap(0, AcqRel).min(NOTES);
         for slot in &self.fork.slots()[..noted] {
@@ -335,13 +339,14 @@ impl Pager {
         }
     }
 
-    /// In the keeper of a child: all descriptors that the forking thread brought along.
+    /// All descriptors that the forking thread brought along, for the keeper of a child.
     pub(crate) fn inherited_descriptors(&self) -> Vec<Fd> {
         self.files_inherited().flat_map(|file| file.descriptors()).filter(|fd| *fd >= 0).collect()
     }
 
-    /// In the keeper of a child: whether another thread of the parent closed the files' descriptors
-    /// while it forked, and perhaps put others in their place.
+    /// Checks the files' descriptors, in the keeper of a child. Another thread of the parent may
+    /// have closed them while it forked, and perhaps put others in their place. `Err` is a sentence
+    /// for the user.
     pub(crate) fn check_inherited_files(&self) -> Result<(), String> {
         if self.files_inherited().all(|file| file.are(file.descriptors())) {
             return Ok(());
@@ -351,7 +356,8 @@ impl Pager {
 }
 
 impl Pager {
-    /// In a fork's child, before anything is started: our threads are gone, our descriptors too.
+    /// Forgets threads and descriptors of ours, which a fork's child does not have. Called before
+    /// anything is started there.
     fn forget_threads(&self) {
         // A child inherits no locks on memory.
         crate::locking::forget_future();

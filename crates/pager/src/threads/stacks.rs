@@ -1,14 +1,14 @@
-//! Where the companion's threads live, and what is known of it.
+//! The companion as the program knows it: its threads' stacks, storage and ids.
 
 use crate::pages::lock::Lock;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering::*};
 use std::time::Duration;
 use terrace_os::{self as sys, Errno, PAGE};
 
-/// A thread's stack, with a page without access below it.
+/// Bytes of a thread's stack, of which the lowest page has no access.
 pub(super) const STACK_BYTES: usize = 512 << 10;
 
-/// Which process or thread of the companion runs on which stack.
+/// Slots: which process or thread of the companion runs on which stack.
 pub(crate) mod slot {
     use crate::pages::shards::SHARDS_MAX;
 
@@ -24,7 +24,7 @@ pub(crate) mod slot {
     pub const COUNT: usize = HANDLERS + SHARDS_MAX;
 }
 
-/// Where the companion's threads live, and what is known of it.
+/// The companion as the program knows it: its threads' stacks, storage and ids.
 pub(crate) struct Companion {
     pub(super) stacks: usize,
     /// Thread pointers, by slot; 0 until the first start.
@@ -70,7 +70,7 @@ impl Companion {
         })
     }
 
-    /// The stacks, for whoever counts what Terrace takes.
+    /// The address range of all stacks, which counts as memory that Terrace takes.
     pub fn range(&self) -> (usize, usize) {
         (self.stacks, self.stacks + STACK_BYTES * slot::COUNT)
     }
@@ -80,7 +80,7 @@ impl Companion {
         self.pid.load(Acquire)
     }
 
-    /// In a forked child: opens the lock.
+    /// Opens the lock in a forked child.
     ///
     /// # Safety
     /// As for [`Lock::reset_after_fork`].
@@ -89,7 +89,8 @@ impl Companion {
         unsafe { self.failure.reset_after_fork() };
     }
 
-    /// In a forked child, which has no companion yet; the calling thread is its main thread.
+    /// Forgets the companion of the parent, in a forked child, which has none yet. The calling
+    /// thread is the child's main thread.
     pub fn forget(&self) {
         self.tids.iter().for_each(|tid| tid.store(0, Relaxed));
         self.pid.store(0, Relaxed);
@@ -98,8 +99,8 @@ impl Companion {
     }
 
     /// Holds descriptors open for as long as this memory lives. If the companion is killed, its
-    /// userfaultfds stay open, and who touches an evicted page waits: a closed userfaultfd
-    /// would let it read zeros.
+    /// userfaultfds stay open, and a thread that touches an evicted page waits. A closed
+    /// userfaultfd would let it read zeros.
     pub fn hold(&self, descriptors: &[i32]) {
         self.holds.store(sys::hold_open(descriptors).is_ok(), Release);
     }
@@ -115,27 +116,28 @@ impl Companion {
         self.may_hold.load(Relaxed)
     }
 
-    /// See [`Companion::may_hold`].
+    /// Sets what [`Companion::may_hold`] returns.
     pub fn set_may_hold(&self, may: bool) {
         self.may_hold.store(may, Relaxed);
     }
 
-    /// There is no companion, and what it would do is simulated.
+    /// Pretends that there is a companion: a test simulates what it would do.
     #[cfg(test)]
-    pub fn is_simulated(&self) {
+    pub fn simulate(&self) {
         self.tids[slot::KEEPER].store(1, Relaxed);
     }
 
-    /// A handler can serve faults from now on, and allocates nothing for it.
+    /// Counts the calling handler as ready: it can serve faults from now on, and allocates nothing
+    /// for it.
     pub fn handler_is_ready(&self) {
         self.ready.fetch_add(1, Release);
         sys::futex_wake(&self.ready, 1);
     }
 
-    /// Waits until `handlers` handlers are ready; called in the keeper, which starts the mover and
-    /// lets the program go on after that. A handler that allocates waits for the allocator's lock,
-    /// which a thread of the program may hold whose stack is in managed memory: were that stack's
-    /// page evicted meanwhile, each would wait for the other.
+    /// Waits until `handlers` handlers are ready. Called in the keeper, which starts the mover and
+    /// lets the program go on after that. A handler that allocates waits for the allocator's lock.
+    /// A thread of the program may hold it whose stack is in managed memory. Were that stack's page
+    /// evicted meanwhile, each would wait for the other.
     pub(super) fn await_handlers(&self, handlers: usize) {
         loop {
             let ready = self.ready.load(Acquire);
@@ -162,18 +164,19 @@ impl Companion {
     }
 
     /// Keeps the reason why nothing starts, for the thread of the program that waits.
-    pub fn fails(&self, note: &str) {
+    pub fn set_failure(&self, note: &str) {
         *self.failure.lock() = note.to_string();
     }
 
-    /// What [`Companion::fails`] kept.
-    pub fn failure(&self) -> String {
+    /// Takes the reason that [`Companion::set_failure`] kept; empty if there is none.
+    pub fn take_failure(&self) -> String {
         std::mem::take(&mut self.failure.lock())
     }
 
-    /// Thread-local storage for all threads, once. Until the program's first fork the C library can
-    /// make it. It takes memory from the program's allocator for it, so where that is the
-    /// program's own, this must be called while none of its locks is held: before `main`.
+    /// Makes thread-local storage for all threads, once. Until the program's first fork the C
+    /// library can make it. It takes memory from the program's allocator for that. Where the
+    /// allocator is the program's own, this must be called while none of its locks is held: before
+    /// `main`.
     pub fn make_thread_storage(&self) -> Result<(), String> {
         for place in &self.thread_pointers {
             if place.load(Relaxed) == 0 {
@@ -188,8 +191,8 @@ impl Companion {
         Ok(())
     }
 
-    /// In the keeper, when everything is back in DRAM: ends the companion once its other threads
-    /// have left, which were told to.
+    /// Ends the companion once its other threads, which were told to, have left: a second later at
+    /// most. Called in the keeper, when everything is back in DRAM.
     pub fn end_when_alone(&self) -> ! {
         // A handler stays in `read` if the kernel has no memory to wake it. It holds no lock there.
         for _ in 0..1000 {

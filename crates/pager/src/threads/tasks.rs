@@ -1,6 +1,6 @@
-//! Limits on tasks (`pids.max`, RLIMIT_NPROC): where they are small, a companion's tasks are those
-//! that the program lacks. So none is made where that would leave the program too few, and where
-//! the kernel refuses the program a task all the same, the companion's are given back to it.
+//! Limits on tasks (`pids.max`, RLIMIT_NPROC): where they are small, the program lacks the tasks
+//! that a companion has. So none is made where that would leave the program too few. Where the
+//! kernel refuses the program a task all the same, the companion's are given back to it.
 
 use crate::pager::Pager;
 use crate::pages::mm::Mode;
@@ -11,21 +11,22 @@ use terrace_os::{self as sys, SignalsBlocked};
 
 /// A companion's tasks beside the handlers: the keeper, the watcher and the mover.
 const BESIDE_HANDLERS: usize = 3;
-/// A program that may have so many tasks more has enough, however small a part of the limit it is.
+/// A program that may have this many tasks more has enough, however small a part of the limit it
+/// is.
 const ENOUGH: u64 = 32;
-/// How many tasks RLIMIT_NPROC must allow for each of a companion's. All tasks of a user count,
-/// and how many there are is not looked at.
-const OF_A_USER: u64 = 8;
-/// Ended tasks count until their parent was told: for so long at most.
-const COUNTED_MS: u32 = 100;
+/// How many tasks RLIMIT_NPROC must allow for each of a companion's. All tasks of a user count, and
+/// their number is not read.
+const USER_LIMIT_FACTOR: u64 = 8;
+/// Most milliseconds for which an ended task still counts, until its parent was told.
+const REAP_WAIT_MS: u32 = 100;
 
 /// The tasks of a companion that moves pages.
 fn companions_tasks() -> u64 {
     (sys::cpu_count().min(SHARDS_MAX) + BESIDE_HANDLERS) as u64
 }
 
-/// Whether a group whose tasks `limit` allows, and which has `used`, would leave the program too
-/// few if it had `needed` more: neither more than half of them, nor enough.
+/// Whether a group that has `used` of the `limit` tasks would leave the program too few if it had
+/// `needed` more. Too few are at most half of the limit and fewer than [`ENOUGH`].
 fn leaves_too_few(limit: u64, used: u64, needed: u64) -> bool {
     let left = limit.saturating_sub(used + needed);
     left * 2 <= limit && left < ENOUGH
@@ -43,7 +44,7 @@ pub(crate) fn leaves_tasks_for_the_program() -> Result<(), String> {
     let too_small = groups().find(|(limit, used)| leaves_too_few(*limit, *used, needed));
     let limit = match (too_small, sys::user_task_limit()) {
         (Some((limit, _)), _) => limit,
-        (None, Some(limit)) if limit < needed * OF_A_USER => limit,
+        (None, Some(limit)) if limit < needed * USER_LIMIT_FACTOR => limit,
         _ => return Ok(()),
     };
     Err(format!(
@@ -53,11 +54,13 @@ pub(crate) fn leaves_tasks_for_the_program() -> Result<(), String> {
 }
 
 impl Pager {
-    /// To be called when the kernel refused the program a process or a thread (EAGAIN), outside of
-    /// the fork's handlers. Where it refuses every task, the companion ends, and all memory stays
-    /// in DRAM. True if the program's call is worth making once more.
-    pub fn gives_tasks_back(&'static self) -> bool {
-        // Who shares the memory (a child of vfork) may be killed while it holds our locks.
+    /// Gives the companion's tasks back, after the kernel refused the program a process or a thread
+    /// (EAGAIN). Where it refuses every task, the companion ends, and all memory stays in DRAM. To
+    /// be called outside of the fork's handlers. True if the program's call is worth making once
+    /// more.
+    pub fn release_tasks(&'static self) -> bool {
+        // A process that shares the memory (a child of vfork) may be killed while it holds our
+        // locks.
         if !sys::is_program() || self.mode() == Mode::Off {
             return false;
         }
@@ -71,7 +74,7 @@ impl Pager {
             ));
             let _signals = SignalsBlocked::new();
             let _forking = self.fork.forking.lock();
-            for _ in 0..COUNTED_MS {
+            for _ in 0..REAP_WAIT_MS {
                 if self.companion.can_make_task(self) {
                     break;
                 }

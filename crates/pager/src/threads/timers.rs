@@ -1,20 +1,20 @@
-//! Samples where perf events are forbidden (`--sampler timer`): each thread of the program is
-//! interrupted by a signal whenever it has run for so long, and the handler writes its registers
-//! into a ring behind the statistics page. What they mean is found out by `terrace run`, as of
-//! samples by the clock.
+//! Samples where perf events are forbidden (`--sampler timer`). A signal interrupts each thread of
+//! the program whenever it has run for one period. The handler writes the thread's registers into a
+//! ring behind the statistics page. `terrace run` finds out what they mean, as with samples by the
+//! clock.
 //!
-//! The signal is SIGURG, whose default is to be ignored: it ends nobody, even if our handler is
+//! The signal is SIGURG, whose default is to be ignored. It ends no process, even if our handler is
 //! taken away, and programs that know it expect it to come for nothing. A program with a handler of
-//! its own keeps that and is not sampled; nor is a thread that blocks the signal, which somebody
-//! may wait for.
+//! its own keeps that and is not sampled. Nor is a thread that blocks the signal, which another
+//! thread may wait for.
 //!
 //! Only a thread of the program itself may make such timers, so this is the one thread of ours that
 //! is the program's. While it runs the program cannot enter a user namespace.
 //!
-//! What it may cost a program is why it must be asked for by name: a thread that is about to wait
-//! in the kernel when its time is up comes back with EINTR (of calls that SA_RESTART does not
-//! cover, `epoll_wait` for one), and the handler runs on its stack, or on its alternate one: 4 KiB
-//! with AVX-512.
+//! It must be asked for by name, because of what it may cost a program. A thread that is about to
+//! wait in the kernel when its time is up comes back with EINTR. That concerns calls that
+//! SA_RESTART does not cover, such as `epoll_wait`. And the handler runs on the thread's stack, or
+//! on its alternate one: 4 KiB with AVX-512.
 
 use crate::pager::Pager;
 use crate::pages::mm::Mode;
@@ -26,20 +26,20 @@ use std::time::Duration;
 use terrace_control::stats::{INTERRUPT_WORDS, InterruptRing};
 use terrace_os::{self as sys, PAGE};
 
-/// How often it is looked at which threads there are.
+/// How often the program's threads are listed.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// Threads that are interrupted, at most: each has a timer, which counts against RLIMIT_SIGPENDING.
+/// Most threads that are interrupted: each has a timer, which counts against RLIMIT_SIGPENDING.
 const THREADS_MAX: usize = 256;
-/// How often it is looked at which threads block the signal, ns.
+/// How often the signal masks of threads are looked at, ns.
 const MASKS_EVERY_NS: u64 = 1_000_000_000;
 
-/// Where handlers write; null while they are not to.
+/// The ring that handlers write into; null while they are not to.
 static RING: AtomicPtr<InterruptRing> = AtomicPtr::new(std::ptr::null_mut());
 
 impl Pager {
-    /// Whether timers are wanted, and how often they are to interrupt: 0 if not.
+    /// The period at which timers are to interrupt, ns; 0 if none are wanted.
     fn wanted_period_ns(&self, now_ns: u64) -> u64 {
-        // Nobody reads any more if nobody has said so of late.
+        // The ring has no reader any more if none has said so of late.
         let wanted = self.interrupts().filter(|ring| now_ns < ring.until_ns.load(Relaxed));
         wanted.map_or(0, |ring| ring.period_ns.load(Relaxed))
     }
@@ -67,7 +67,8 @@ impl Pager {
     }
 }
 
-/// Whether `main` is that of the one thread of ours that is the program's.
+/// Whether `main` is that of the thread that makes timers, our only thread in the program's
+/// process.
 pub fn is_own_thread(main: extern "C" fn(*mut c_void) -> *mut c_void) -> bool {
     std::ptr::fn_addr_eq(main, timers_main as extern "C" fn(*mut c_void) -> *mut c_void)
 }
@@ -78,7 +79,8 @@ extern "C" fn timers_main(pager: *mut c_void) -> *mut c_void {
     (pager.host.enter_internal)();
     sys::name_thread(c"terrace-timer");
     let mut timers = Timers::default();
-    // The last thread but this one would have ended the process.
+    // Ends with the program's main thread: this one must not keep the process alive once all others
+    // have ended.
     while !timers.given_up
         && !pager.is_retired()
         && sys::thread_state(sys::program_id()) != Some('Z')
@@ -98,14 +100,14 @@ extern "C" fn timers_main(pager: *mut c_void) -> *mut c_void {
     std::ptr::null_mut()
 }
 
-/// The program's threads' timers. Owned by their thread.
+/// Timers of the program's threads. Owned by the thread that makes them.
 #[derive(Default)]
 struct Timers {
-    /// By thread.
+    /// The timers, by thread id.
     timers: HashMap<i32, sys::Timer>,
     period_ns: u64,
     masks_ns: u64,
-    /// Threads that blocked the signal then.
+    /// Threads that blocked the signal at `masks_ns`.
     blocked: Vec<i32>,
     installed: bool,
     given_up: bool,
@@ -201,22 +203,22 @@ impl Timers {
     }
 }
 
-/// In a fork's child: the ring is its parent's.
+/// Takes the ring away from handlers, in a fork's child: it is the parent's.
 pub(crate) fn forget_ring() {
     RING.store(std::ptr::null_mut(), Release);
 }
 
-/// In a child that a filter may end.
+/// Makes all calls for timers once, in a child that a filter may end.
 fn make_all_calls() {
     if let Some(timer) = sys::Timer::of_thread(sys::thread_id(), u64::MAX >> 2) {
         timer.delete();
     }
 }
 
-/// A timer's signal came to the calling thread.
+/// Notes the registers of the calling thread, which a timer's signal has interrupted.
 fn note(thread: i32, ip: u64, flags: u64, registers: &[u64; 16]) {
-    // SAFETY: null, or a part of the statistics page's private side, which stays mapped but in a
-    // fork's child, where this is null before.
+    // SAFETY: null, or a part of the statistics page's private side. That is unmapped in a fork's
+    // child only, after this was set to null.
     let Some(ring) = (unsafe { RING.load(Acquire).as_ref() }) else { return };
     let mut words = [0; INTERRUPT_WORDS];
     (words[0], words[1], words[2]) = (thread as u64, ip, flags);

@@ -36,7 +36,7 @@ impl Route for Compressed {
     ) -> EvictOutcome {
         let mut taken = EvictOutcome::default();
         let mut from = request.from;
-        evictor.look_for_pins(mm);
+        evictor.check_for_pins(mm);
         let now_ms = sys::now_ns() / 1_000_000;
         while (taken.evicted as usize) < request.pages && from < REGION / PAGE {
             let _inside = mm.gate.worker();
@@ -45,7 +45,7 @@ impl Route for Compressed {
                 from = REGION / PAGE;
                 break;
             }
-            if !mm.has_small_pages(&entry) {
+            if !mm.ensure_split(&entry) {
                 taken.refused += 1;
                 from = REGION / PAGE;
                 break;
@@ -73,7 +73,7 @@ impl Route for Compressed {
             claimed.clear();
             staged.clear();
             (evictor.claimed, evictor.staged) = (claimed, staged);
-            mm.tell_progress();
+            mm.signal_progress();
             // Most likely all of it is shared with a child: avoid a whole region of refusals.
             if taken.refused as usize >= BATCH / 2 && taken.refused > taken.evicted {
                 from = REGION / PAGE;
@@ -91,7 +91,7 @@ impl Route for Compressed {
         tier: usize,
         report: &mut dyn FnMut(u32),
     ) {
-        evictor.look_for_pins(mm);
+        evictor.check_for_pins(mm);
         let _inside = mm.gate.worker();
         let now_ms = sys::now_ns() / 1_000_000;
         let request = EvictRequest { pages: 1, pressure: 0, anything: false, tier, from: 0 };
@@ -106,7 +106,7 @@ impl Route for Compressed {
                 continue;
             }
             let _region = mm.table.lock(&entry);
-            if possible && !is_refused(&entry, now_ms) && mm.has_small_pages(&entry) {
+            if possible && !is_refused(&entry, now_ms) && mm.ensure_split(&entry) {
                 let claimed = mm.trace.evicting(EvictionStep::Scan, || {
                     claim_from_probation(mm, &entry, address, swaps, now_ms)
                 });
@@ -128,6 +128,6 @@ impl Route for Compressed {
         if slot > 0 {
             empty_slots(mm, 0, slot);
         }
-        mm.tell_progress();
+        mm.signal_progress();
     }
 }

@@ -72,7 +72,7 @@ mod tests {
     use crate::verify_test::{filled, pager};
     use std::sync::atomic::Ordering::Relaxed;
     use terrace_os as sys;
-    use terrace_policy::victims::Refault;
+    use terrace_policy::eviction::victims::Refault;
 
     #[test]
     fn a_page_goes_off_probation_where_the_only_tier_takes_none() {
@@ -83,7 +83,7 @@ mod tests {
         let (base, _) = filled(pager, |page| page as u64);
         let entry = pager.table.get_or_create(base).unwrap();
         let (word, old) = (entry.word(base), sys::now_ns() / 1_000_000 - 60_000);
-        let back = Snapshot::back(Refault { refaults: 0, probation: true }, tick_of(old));
+        let back = Snapshot::restored(Refault { refaults: 0, probation: true }, tick_of(old));
         word.transition(word.load(), back).unwrap();
         let pages = [entry.page_number(base)];
         let mut evictor = Evictor::new(pager);

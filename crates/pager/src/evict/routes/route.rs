@@ -14,8 +14,8 @@ pub(crate) trait Route: Sync {
     /// Bytes of DRAM that a byte of the program's takes in the tier `tier`, once that is known.
     fn ratio(&self, evictor: &Evictor, mm: &Mm, tier: usize) -> Option<f64>;
 
-    /// Evicts pages of a region as `request` says, into its tier, which accepts pages. None where the
-    /// route takes no single pages.
+    /// Evicts pages of a region into `request`'s tier, which accepts pages. By default evicts
+    /// nothing.
     fn evict(
         &self,
         _evictor: &mut Evictor,

@@ -27,7 +27,7 @@ use terrace_tiers::{Swap, SwapKind, Tier};
 const CHUNK: usize = 64;
 /// Pages swapped in and moved to a tier of ours at a time, while a region's lock is held: 0.5 ms
 /// with zstd.
-const DENSIFIED: usize = 16;
+const SWAPPED_IN_AT_ONCE: usize = 16;
 
 /// Cost of reading a page from a disk, ns: that of a fast NVMe drive, so that the cost is not
 /// understated.
@@ -75,21 +75,25 @@ impl Route for ToSwap {
             }
             let inside = mm.gate.worker();
             let region = mm.table.lock(&entry);
-            if !mm.has_small_pages(&entry) {
+            if !mm.ensure_split(&entry) {
                 taken.refused += 1;
                 taken.next = REGION / PAGE;
                 break;
             }
             let limit = CHUNK.min(request.pages - taken.evicted as usize);
-            let (marked, next) =
-                evictor.mark(mm, &entry, limit, taken.next..REGION / PAGE, &mut taken, |word| {
-                    request.judge(word, None, now_ms)
-                });
+            let (marked, next) = evictor.mark_paged_out(
+                mm,
+                &entry,
+                limit,
+                taken.next..REGION / PAGE,
+                &mut taken,
+                |word| request.judge(word, None, now_ms),
+            );
             taken.next = next;
-            evictor.send(mm, &marked, &mut taken);
+            evictor.page_out_marked(mm, &marked, &mut taken);
             drop(region);
             drop(inside);
-            mm.tell_progress();
+            mm.signal_progress();
             // Most likely all of it is shared with a child: avoid a whole region of refusals.
             if taken.refused as usize >= CHUNK / 4 && taken.refused > taken.evicted {
                 taken.next = REGION / PAGE;
@@ -117,12 +121,12 @@ impl Route for ToSwap {
             if !mm.is_frozen() && !is_refused(&entry, now_ms) {
                 let page = (address - entry.region.address()) / PAGE;
                 let _region = mm.table.lock(&entry);
-                if mm.has_small_pages(&entry) {
+                if mm.ensure_split(&entry) {
                     // The kernel keeps no copies of ours.
                     mm.drop_copy(&entry, address, entry.word(address).load().without_copy());
                     marked.append(
                         &mut evictor
-                            .mark(mm, &entry, 1, page..page + 1, &mut taken, |word| {
+                            .mark_paged_out(mm, &entry, 1, page..page + 1, &mut taken, |word| {
                                 leaves(word, now_ms)
                             })
                             .0,
@@ -134,12 +138,12 @@ impl Route for ToSwap {
         // They are scattered over regions whose locks are no longer held. If one is unmapped now,
         // or something else is mapped there, the kernel pages that out; its contents are safe in
         // swap whatever they are.
-        evictor.send(mm, &marked, &mut taken);
+        evictor.page_out_marked(mm, &marked, &mut taken);
         marked
             .iter()
             .filter(|page| page.word() == page.marked)
             .for_each(|page| report(page.entry.number));
-        mm.tell_progress();
+        mm.signal_progress();
     }
 }
 
@@ -156,13 +160,13 @@ impl Evictor {
         while from < REGION / PAGE && entry.region.swapped.load(Relaxed) > 0 && !mm.is_frozen() {
             let _inside = mm.gate.worker();
             let _region = mm.table.lock(&entry);
-            if !mm.has_small_pages(&entry) {
+            if !mm.ensure_split(&entry) {
                 break;
             }
             let (now_ms, refault_distance_ms) =
                 (sys::now_ns() / 1_000_000, mm.mover.refault_distance_ms.load(Relaxed));
-            let mut pages = Vec::with_capacity(DENSIFIED);
-            while from < REGION / PAGE && pages.len() < DENSIFIED {
+            let mut pages = Vec::with_capacity(SWAPPED_IN_AT_ONCE);
+            while from < REGION / PAGE && pages.len() < SWAPPED_IN_AT_ONCE {
                 let found = entry.words[from].load();
                 if found.is_swapped() && found.age_ms(now_ms) > refault_distance_ms {
                     pages.push((from, found));
@@ -206,14 +210,14 @@ impl Evictor {
             if slot > 0 {
                 mm.staging.empty(0, slot);
             }
-            mm.tell_progress();
+            mm.signal_progress();
         }
         stored
     }
 
     /// Marks up to `limit` present pages among `pages` of the region as paged out, as `judge` says.
     /// Also returns where it stopped.
-    fn mark<'a>(
+    fn mark_paged_out<'a>(
         &mut self,
         mm: &Mm,
         entry: &Entry<'a>,
@@ -242,7 +246,7 @@ impl Evictor {
                 }
                 let word = entry.word(address);
                 // A refault may be seen only now.
-                mm.see_return(entry, address, now_ms);
+                mm.note_swap_in(entry, address, now_ms);
                 let mut before = word.load();
                 if !before.is_present() {
                     continue;
@@ -303,7 +307,7 @@ impl Evictor {
     }
 
     /// Makes the kernel page out the marked pages, and removes the marks of those that stayed.
-    fn send(&mut self, mm: &Mm, marked: &[Marked], taken: &mut EvictOutcome) {
+    fn page_out_marked(&mut self, mm: &Mm, marked: &[Marked], taken: &mut EvictOutcome) {
         let (Some((tier, swap)), Some(first)) = (mm.swap(), marked.first()) else { return };
         let pagemap = mm.descriptors.pagemap.load(Relaxed);
         let runs = marked.chunk_by(|page, next| next.address == page.address + PAGE);
