@@ -89,7 +89,7 @@ typedef int terrace_objects_relocate(void *context, struct terrace_objects_move 
 /* That of ObjecTier's paper: false is TERRACE_OBJECTS_BUSY. */
 typedef bool terrace_objects_relocate_simple(void *object, char *room, size_t bytes);
 
-/* WORKING: there is more to do; WAITING: its share of time is used up; RESTING: nothing pays now. */
+/* WORKING: there is more to do; WAITING: its share of time is used up; RESTING: it pauses between two rounds. */
 enum terrace_objects_progress { TERRACE_OBJECTS_WORKING, TERRACE_OBJECTS_WAITING, TERRACE_OBJECTS_RESTING };
 
 /* Works for about so long, 200,000 to 500,000 ns where requests wait meanwhile; returns at once where nothing is to be done. One thread at a time. */

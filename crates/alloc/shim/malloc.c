@@ -113,10 +113,10 @@ const char *_rjem_malloc_conf =
 /* Below this size threads have free blocks of their own at hand, mostly. */
 #define SMALL ((size_t)32 << 10)
 
-/* A kind of placement (placement.rs). */
+/* A kind of placement (placement/mod.rs). */
 #define NEXT_TO 1
 
-/* Larger objects are not grouped (GROUPED_MAX of classes.rs). */
+/* Larger objects are not grouped (GROUPED_MAX of grouped/classes.rs). */
 #define GROUPED_MAX ((size_t)3584)
 
 struct thread {

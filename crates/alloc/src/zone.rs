@@ -5,7 +5,7 @@
 //! those of groups and those of placed objects, so that an address tells whether it is in one of
 //! them. A zone hands out extents front to back and never takes address space back: the allocator
 //! that got them keeps what is freed and reuses it. Its memory becomes accessible in one growing
-//! prefix, which stays one mapping.
+//! prefix, which stays one mapping but where zone 0 passes over a mapping of the program's.
 
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::*};
 use terrace_os as sys;

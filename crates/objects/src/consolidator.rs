@@ -2,8 +2,8 @@
 //!
 //! A round is a scan of the marks, a list of victims, and their evacuation. It reads objects only
 //! where they move, and none whose page is not in memory unless its whole segment is rewritten.
-//! After a round that moved next to nothing it rests, for longer each time; a scan that finds heat
-//! elsewhere begins the next.
+//! After a round it pauses: for longer each time while rounds move next to nothing. The next scan
+//! then finds heat that has moved.
 
 use crate::classifier::Classifier;
 use crate::counters::Counters;
@@ -78,7 +78,7 @@ pub enum Progress {
     Working,
     /// Its share of time or bytes is used up, or readers hold too much of what was emptied.
     Waiting,
-    /// Nothing pays now.
+    /// It pauses between two rounds.
     Resting,
 }
 

@@ -29,7 +29,7 @@ pub struct Counters {
     pub sorted_segments: u64,
     /// Scans of all marks.
     pub scans: u64,
-    /// Steps that did something.
+    /// Steps that were not refused for want of time or bytes, also those in a pause.
     pub steps: u64,
     /// Bytes of live objects at the last scan.
     pub live_bytes: u64,

@@ -3,7 +3,7 @@
 //! Memory is tiered by pages, so a page is only as cold as the hottest object on it. A program
 //! that can say where the references to an object are ([`Relocate`]) has this library bring hot
 //! objects together, a slice of time after the other ([`Consolidator::step`]). It works over any
-//! tiering beneath: Terrace's, the kernel's swap, or none. The idea is ObjecTier's (HotOS 2025);
+//! tiering beneath: Terrace's, the kernel's swap, or none. The idea is ObjecTier's (ICPE Companion 2025);
 //! the contract of the callback is in `docs/moving-objects.md`.
 //!
 //! - [`Heap`]: segments, allocation, and what is known of objects, beside them.

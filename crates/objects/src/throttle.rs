@@ -20,7 +20,7 @@ impl Pauses {
         Pauses { first_ms, longest_ms: longest.as_millis() as u64, now_ms: first_ms }
     }
 
-    /// The pause after a round that moved so many bytes of all, ms.
+    /// The pause after a round that moved `moved` bytes of `all`, ms.
     pub fn after(&mut self, moved: u64, all: u64) -> u64 {
         let little = (moved as f64) < all as f64 * NEXT_TO_NOTHING;
         self.now_ms = match little {
@@ -62,9 +62,12 @@ impl Throttle {
         self.debt_s == 0.0 && self.debt_bytes == 0.0
     }
 
-    /// So much was used.
+    /// Charges what a slice used. The time that the slice took counts as passed, too, when the next
+    /// one asks for room.
     pub fn charge(&mut self, time: Duration, bytes: u64) {
-        self.debt_s += time.as_secs_f64() * (1.0 - self.cpu_share);
+        if self.cpu_share < 1.0 {
+            self.debt_s += time.as_secs_f64();
+        }
         self.debt_bytes += bytes as f64;
     }
 }

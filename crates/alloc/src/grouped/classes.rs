@@ -4,8 +4,7 @@
 /// Number of a size class, from the smallest.
 pub type Class = u8;
 
-/// The least size that is not grouped: from about a page on, an object shares no page worth
-/// speaking of.
+/// The greatest size that is grouped, bytes: a larger object fills most of a page by itself.
 pub const GROUPED_MAX: usize = 3584;
 /// Number of classes.
 pub const CLASSES: usize = 28;

@@ -23,7 +23,7 @@ use terrace_control::unreached::{self, Unreached};
 use terrace_control::windows::{ROW_SLOTS, ROW_WORDS, Row};
 use terrace_os as sys;
 
-/// One tier's part of [`ProcessStats`].
+/// One tier of a process.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct Tier {
     /// As the user wrote it.
