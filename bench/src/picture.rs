@@ -63,6 +63,9 @@ pub fn panel(
     let mut mesh = chart.configure_mesh();
     mesh.x_desc(frame.x).y_desc(frame.y).label_style(("sans-serif", 13)).light_line_style(WHITE);
     mesh.x_label_formatter(&|x| format!("{x:.0}"));
+    let decimals = if most > 5.0 { 0 } else { 1 };
+    let y_label = move |y: &f64| format!("{y:.decimals$}");
+    mesh.y_label_formatter(&y_label);
     mesh.draw().map_err(wrong)?;
     for (name, points, colour) in curves {
         let line = chart

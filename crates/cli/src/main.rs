@@ -11,7 +11,6 @@ mod characterize;
 mod config;
 mod cost;
 mod doctor;
-mod emphasis;
 mod every;
 mod generate;
 mod load;
@@ -27,6 +26,7 @@ mod set;
 mod sim;
 mod solver;
 mod status;
+mod terminal;
 mod top;
 mod values;
 

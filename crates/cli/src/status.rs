@@ -3,12 +3,12 @@
 //! All of it is read from the runs' directories, which only their user and root can: from the
 //! statistics pages of the processes, looked at twice, as rates need some time between two looks.
 
-use crate::emphasis::emphasised;
 use crate::processes::outside::OtherMemory;
 use crate::processes::statistics::{self, Image, PageFile, ProcessStats, SILENT_NS};
 use crate::quantity::{bytes, share};
 use crate::run::directory::{self, About, LiveRun};
 use crate::run_report::state_name;
+use crate::terminal::emphasised;
 use anyhow::Result;
 use clap::Args;
 use serde::Serialize;

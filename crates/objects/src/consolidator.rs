@@ -17,7 +17,7 @@ use crate::segment::{Kind, State};
 use crate::slice::Slice;
 use crate::throttle::{Pauses, Throttle};
 use std::cmp::Ordering as Order;
-use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::collections::{BinaryHeap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -148,6 +148,8 @@ pub struct Consolidator {
     pub(crate) limbo: VecDeque<(u32, Stamp)>,
     /// How often an object was busy, while callbacks are checked.
     pub(crate) busy: HashMap<usize, u32>,
+    /// Granules of objects that could not be moved when they were touched, until the next scan.
+    pub(crate) immovable: HashSet<usize>,
     phase: Phase,
     throttle: Throttle,
     pauses: Pauses,
@@ -179,6 +181,7 @@ impl Consolidator {
             open: [None; 2],
             limbo,
             busy: HashMap::new(),
+            immovable: HashSet::new(),
             phase: Phase::Scanning(Box::default()),
             pays: false,
             moved_before: 0,
@@ -331,6 +334,7 @@ impl Consolidator {
     /// The end of a scan: what is hot, and whether moving it pays.
     fn classify_scan(&mut self, scan: Scan) {
         self.counters.scans += 1;
+        self.immovable.clear();
         let now = self.heap.now_ms();
         let live: u64 = scan.bytes.iter().sum();
         let resident = match scan.sampled_pages {
@@ -438,6 +442,7 @@ impl Consolidator {
         // Other objects may have its places next.
         let places = self.heap.granules(index);
         self.busy.retain(|granule, _| !places.contains(granule));
+        self.immovable.retain(|granule| !places.contains(granule));
         self.counters.emptied_segments += 1;
     }
 

@@ -102,16 +102,19 @@ impl Consolidator {
             && let Some(object) = self.heap.next_seen()
         {
             let heat = self.heap.clock().heat(self.heap.granule(object.start));
-            // Of a segment that rests, an object could not be moved a moment ago.
-            let rests = self.heap.segment_at(object).rests(self.heap.now_ms());
-            if heat < self.heap.noted_from() || rests {
+            let granule = self.heap.granule(object.start);
+            if heat < self.heap.noted_from() || self.immovable.contains(&granule) {
                 continue;
             }
             if !self.heap.is_resident(object) {
                 self.counters.not_resident += 1;
                 continue;
             }
+            let before = self.counters.immovable;
             self.move_one(object, heat, 0, relocate, slice);
+            if self.counters.immovable > before {
+                self.immovable.insert(granule);
+            }
         }
     }
 

@@ -16,7 +16,7 @@
 //! Invariants: slots of live pages do not overlap; a block without pages gives its frames back at
 //! once, to be used again or, when many are idle, to the system; an extent without blocks goes back
 //! to its medium. A slot is read without the lock here: its bytes change only when its page is
-//! removed, which its region's owner alone does. No fork happens while the lock is held.
+//! removed, which its region's owner alone does. No fork happens while a lock here is held.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -59,6 +59,9 @@ const NONE: u32 = u32::MAX;
 pub(crate) struct SlotPool {
     rule: Rule,
     backing: Backing,
+    /// Held while a file is written, around the state's lock: a write reads what lies beside its
+    /// slot. Restores take the state's lock alone, and so wait for no device.
+    writing: Lock<()>,
     state: Lock<State>,
 }
 
@@ -193,8 +196,7 @@ impl SlotExtent {
         debug_assert!(block.0 <= at && at + bytes.len() <= block.0 + block.1);
         match &self.0 {
             // SAFETY: the slot lies in its block, and that in the extent, which `self` keeps in
-            // being; it was taken for this page under the lock, so no other thread reads or writes
-            // it.
+            // being; it was taken for this page, so no other thread reads or writes it.
             Memory::Mapped { base, .. } => unsafe {
                 base.add(at).as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
                 Ok(())
@@ -230,6 +232,21 @@ impl Slot {
             }
             Memory::File(file) => file.read(self.at as usize, len, buffer),
         }
+    }
+}
+
+/// A slot that was taken for a page and is to be written, once.
+struct Reserved {
+    slot: Slot,
+    /// First byte and length of the frames around it.
+    around: (usize, usize),
+    /// Whether nothing else in them is needed.
+    is_new: bool,
+}
+
+impl Reserved {
+    fn write(&self, bytes: &[u8]) -> Result<(), MediumError> {
+        self.slot.extent.write(self.slot.at as usize, bytes, self.around, self.is_new)
     }
 }
 
@@ -269,7 +286,8 @@ impl SlotPool {
             PoolKind::Zbud => (Rule::Zbud, CHUNKS),
         };
         let state = State { unused: NONE, heads: vec![NONE; lists], ..State::default() };
-        Some(SlotPool { rule, backing: backing.clone(), state: Lock::new(state) })
+        let backing = backing.clone();
+        Some(SlotPool { rule, backing, writing: Lock::new(()), state: Lock::new(state) })
     }
 
     /// Every path leaves the state whole before anything that could panic.
@@ -279,28 +297,37 @@ impl SlotPool {
 
     /// Copies `bytes`, 1 to 4096, into a slot. Nothing has changed after an error.
     pub fn insert(&self, bytes: &[u8], stats: &TierStats) -> Result<Slot, SlotError> {
+        let _turn = matches!(self.backing, Backing::File(_)).then(|| self.writing.lock());
         let mut change = Change::default();
-        let result = self.insert_in(&mut self.lock(), bytes, None, &mut change);
+        let reserved = self.reserve(&mut self.lock(), bytes.len(), None, &mut change);
+        let result = reserved.and_then(|reserved| match reserved.write(bytes) {
+            Ok(()) => Ok(reserved.slot),
+            Err(error) => {
+                self.free(&mut self.lock(), &reserved.slot, bytes.len(), &mut change);
+                Err(SlotError::Medium(error))
+            }
+        });
         change.tell(stats);
         result
     }
 
-    /// `fuller_than`: only into a block of the same class that is fuller than this.
-    fn insert_in(
+    /// Takes a slot for `len` bytes. `fuller_than`: only in a block of the same class that is
+    /// fuller than this.
+    fn reserve(
         &self,
         state: &mut State,
-        bytes: &[u8],
+        len: usize,
         fuller_than: Option<u32>,
         change: &mut Change,
-    ) -> Result<Slot, SlotError> {
-        let found = self.find(state, bytes.len(), fuller_than);
+    ) -> Result<Reserved, SlotError> {
+        let found = self.find(state, len, fuller_than);
         let is_new = found.is_none();
         let block = match found {
             Some(block) => block,
             None if fuller_than.is_some() => return Err(SlotError::NoMemory),
-            None => self.add_block(state, bytes.len(), change)?,
+            None => self.add_block(state, len, change)?,
         };
-        let offset = self.take(state, block, bytes.len());
+        let offset = self.take(state, block, len);
         let Block { extent, frame, pages, .. } = state.blocks[block as usize];
         let Some(extent) = state.extents[extent as usize].as_ref() else {
             return Err(SlotError::NoMemory);
@@ -308,11 +335,7 @@ impl SlotPool {
         let start = usize::from(frame) * PAGE_BYTES;
         let around = (start, usize::from(pages) * PAGE_BYTES);
         let slot = Slot { extent: Arc::clone(&extent.memory), at: (start + offset) as u32, block };
-        if let Err(error) = slot.extent.write(start + offset, bytes, around, is_new) {
-            self.free(state, &slot, bytes.len(), change);
-            return Err(SlotError::Medium(error));
-        }
-        Ok(slot)
+        Ok(Reserved { slot, around, is_new })
     }
 
     /// Gives a slot back.
@@ -341,8 +364,12 @@ impl SlotPool {
             // SAFETY: as in `Slot::read`; what is written below lies in another slot.
             let bytes =
                 unsafe { std::slice::from_raw_parts(base.add(slot.at as usize).as_ptr(), len) };
-            if let Ok(new) = self.insert_in(&mut state, bytes, Some(slot.block), &mut change) {
-                let old = std::mem::replace(slot, new);
+            if let Ok(new) = self.reserve(&mut state, len, Some(slot.block), &mut change) {
+                // Memory takes whatever is written.
+                let old = match new.write(bytes) {
+                    Ok(()) => std::mem::replace(slot, new.slot),
+                    Err(_) => new.slot,
+                };
                 self.free(&mut state, &old, len, &mut change);
             }
         }
@@ -675,5 +702,19 @@ mod tests {
         assert_eq!(run_of(0b1101_1100, 4), None);
         assert_eq!(run_of(1 << 127, 2), None);
         assert_eq!(frames(126, 2), 3 << 126);
+    }
+
+    #[test]
+    fn a_page_is_restored_while_a_file_is_written() {
+        let directory = tempfile::tempdir().unwrap();
+        let files = crate::file::FileMedium::new(directory.path().to_str().unwrap());
+        let backing = Backing::File(Arc::new(files));
+        let pool = SlotPool::new(PoolKind::Zsmalloc, &backing).unwrap();
+        let stats = TierStats::default();
+        let Ok(slot) = pool.insert(&[7; 1000], &stats) else { panic!("there is room") };
+        let _another_is_written = pool.writing.lock();
+        let mut buffer = ReadBuffer::default();
+        assert_eq!(slot.read(1000, &mut buffer).unwrap(), [7; 1000]);
+        pool.remove(&slot, 1000, &stats);
     }
 }

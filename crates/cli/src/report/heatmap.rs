@@ -7,12 +7,12 @@
 use crate::quantity::{bytes, share};
 use crate::report::args::{HeatmapArguments, Shown};
 use crate::report::recording;
+use crate::terminal;
 use anyhow::{Context, Result, bail};
-use ratatui::crossterm::terminal;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::io::{IsTerminal as _, Write as _};
+use std::io::Write as _;
 use std::path::Path;
 use terrace_trace::counts::{Mapping, PARTS, Recording};
 
@@ -146,13 +146,7 @@ pub fn run(arguments: &HeatmapArguments) -> Result<u8> {
 pub fn columns(labels: usize) -> usize {
     let (least, most) = COLUMNS_OF_TERMINALS;
     let fitting = |width: usize| width.saturating_sub(labels).clamp(least, most);
-    terminal_width().map_or(COLUMNS, fitting)
-}
-
-/// Columns of the terminal that standard output is; `None` where it is none.
-pub fn terminal_width() -> Option<usize> {
-    let size = std::io::stdout().is_terminal().then(terminal::size)?;
-    size.ok().map(|(width, _)| usize::from(width))
+    terminal::width().map_or(COLUMNS, fitting)
 }
 
 fn title(recording: &Recording, process: u32) -> String {

@@ -3,7 +3,7 @@
 
 use crate::quantity::{bytes, share};
 use crate::report::args::SitesArguments;
-use crate::report::heatmap;
+use crate::terminal;
 use addr2line::Loader;
 use anyhow::{Context, Result, anyhow, bail};
 use schemars::JsonSchema;
@@ -194,7 +194,7 @@ pub fn show(arguments: &SitesArguments) -> Result<u8> {
     let tiers: String = sites.tiers.iter().map(|name| format!(" {name:>TIER_WIDTH$}")).collect();
     // Under the first of the names.
     let indent = 43 + widths.iter().map(|width| 1 + width).sum::<usize>();
-    let room = heatmap::terminal_width().map(|width| width.saturating_sub(indent + 2).max(20));
+    let room = terminal::width().map(|width| width.saturating_sub(indent + 2).max(20));
     let mut list = |title: &str, ranking: &[&Site]| -> Result<()> {
         writeln!(
             out,

@@ -25,7 +25,6 @@ pub mod witness;
 
 use crate::config::effective;
 use crate::cost::prices::Prices;
-use crate::emphasis::emphasised;
 use crate::processes::ended::Ended;
 use crate::processes::going_on::GoingOn;
 use crate::processes::idle::IdleWatch;
@@ -48,6 +47,7 @@ use crate::run_report::placements::Placements;
 use crate::run_report::{Report, text};
 use crate::say;
 use crate::set::Requests;
+use crate::terminal::emphasised;
 use anyhow::{Result, bail};
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};

@@ -1,7 +1,9 @@
-//! Bold and colour in text for people, where it goes to a terminal.
+//! Text on a terminal: bold and colour, and how wide it is.
 
 use anstyle::{AnsiColor, Style};
+use ratatui::crossterm::terminal;
 use std::fmt::Write as _;
+use std::io::IsTerminal as _;
 
 /// What a line has in it that tells of something amiss.
 const AMISS: [&str; 4] = ["could not get below", "silent for", "was killed", "note: "];
@@ -25,6 +27,12 @@ pub fn emphasised(text: &str) -> String {
         let _ = writeln!(out, "{style}{line}{style:#}");
     }
     out
+}
+
+/// Columns of the terminal that standard output is; `None` where it is none.
+pub fn width() -> Option<usize> {
+    let size = std::io::stdout().is_terminal().then(terminal::size)?;
+    size.ok().map(|(width, _)| usize::from(width))
 }
 
 #[cfg(test)]
