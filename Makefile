@@ -70,8 +70,11 @@ sanitize:
 		--target $(shell uname -m)-unknown-linux-gnu -p terrace-policy -p terrace-trace -p terrace-tiers -p terrace-sampler -p terrace-alloc
 	CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER='valgrind -q --error-exitcode=9' $(CARGO) test --release -p terrace-context -p terrace-alloc --lib -- --test-threads=1
 
+# Targets of cargo-fuzz, in a target directory of their own: that they still compile.
+FUZZED = $(or $(CARGO_TARGET_DIR),target)/fuzz
 soak:
 	@scripts/setup.sh test
+	CARGO_TARGET_DIR=$(FUZZED) $(CARGO) check --manifest-path fuzz/Cargo.toml
 	$(CARGO) build --release --workspace
 	TERRACE_SIMULATION_STEPS=$(SIMULATION_STEPS) $(CARGO) test --release -p terrace-pager --lib simulation -- --nocapture
 	TERRACE_SOAK_SECONDS=$(SOAK_SECONDS) $(CARGO) test --release -p terrace-objects --test structures --test rows -- --nocapture

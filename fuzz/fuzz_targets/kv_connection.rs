@@ -78,6 +78,7 @@ fn server() -> Server {
         store: Store::new(config).expect("address space"),
         stats: Stats::new(false),
         tls: None,
+        accounts: None,
         clock: Clock::default(),
         verbosity: AtomicU32::new(0),
         stop: AtomicBool::new(false),
