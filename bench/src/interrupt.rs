@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 static INTERRUPTED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 /// How often a wait looks.
-pub const LOOK_EVERY: Duration = Duration::from_millis(10);
+pub const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// From now on these signals are noticed by [`check`] instead of ending the process.
 pub fn watch() -> anyhow::Result<()> {
@@ -38,7 +38,7 @@ pub fn sleep(duration: Duration) -> anyhow::Result<()> {
     let end = Instant::now() + duration;
     while Instant::now() < end {
         check()?;
-        std::thread::sleep(LOOK_EVERY.min(duration));
+        std::thread::sleep(POLL_INTERVAL.min(duration));
     }
     check()
 }

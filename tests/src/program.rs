@@ -17,7 +17,7 @@ use tempfile::TempDir;
 /// How long a program may take unless a test says otherwise.
 const TIME_LIMIT: Duration = Duration::from_secs(120);
 /// How often a running program is looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Number of bytes that are shown of a failed program's output.
 const SHOWN_BYTES: usize = 8000;
 
@@ -323,7 +323,7 @@ impl Running {
         let status = loop {
             match self.child.try_wait().expect("a child can be waited for") {
                 Some(status) => break status,
-                None if Instant::now() < self.deadline => std::thread::sleep(LOOK_EVERY),
+                None if Instant::now() < self.deadline => std::thread::sleep(POLL_INTERVAL),
                 None => panic!("{} did not end in time", self.what),
             }
         };

@@ -10,7 +10,7 @@ use terrace_tests::{
 };
 
 const MIB: f64 = (1 << 20) as f64;
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// What a process has beside managed memory (libraries' data, stacks, Terrace's tables before the
 /// first look).
 const UNMANAGED_EACH: f64 = MIB;
@@ -41,7 +41,7 @@ impl Observed {
     fn look(&mut self, running: &Running) {
         let processes = running.processes();
         self.0.push((anonymous_bytes(&processes), processes.len()));
-        std::thread::sleep(LOOK_EVERY);
+        std::thread::sleep(POLL_INTERVAL);
     }
 
     fn mean(&self) -> f64 {
@@ -234,7 +234,7 @@ fn without_terrace_run_all_keep_what_they_have() {
             break processes;
         }
         assert!(Instant::now() < deadline, "they never came to their budget");
-        std::thread::sleep(LOOK_EVERY);
+        std::thread::sleep(POLL_INTERVAL);
     };
     // SAFETY: no memory is involved; the process is the one that this test started and has not
     // waited for.
@@ -245,7 +245,7 @@ fn without_terrace_run_all_keep_what_they_have() {
         .all(|process| fs::exists(format!("/proc/{process}/smaps_rollup")).unwrap_or(false))
     {
         observed.0.push((anonymous_bytes(&processes), processes.len()));
-        std::thread::sleep(LOOK_EVERY);
+        std::thread::sleep(POLL_INTERVAL);
     }
     observed.expect_within(110.0 * MIB, 4, &"without a report");
 }

@@ -11,7 +11,7 @@ use terrace_tests::{
 /// The greatest difference between the report's averages and those seen from outside.
 const TOLERANCE: f64 = 0.03;
 const MIB: f64 = (1 << 20) as f64;
-const LOOK_EVERY: Duration = Duration::from_millis(25);
+const POLL_INTERVAL: Duration = Duration::from_millis(25);
 
 /// The anonymous memory of a process over time.
 struct Observed(Vec<(Instant, f64)>);
@@ -26,7 +26,7 @@ impl Observed {
             if let Some(bytes) = anonymous_bytes(pid, program) {
                 looks.push((Instant::now(), bytes));
             }
-            std::thread::sleep(LOOK_EVERY);
+            std::thread::sleep(POLL_INTERVAL);
         }
         assert!(looks.len() > 10, "{program} was seen {} times only", looks.len());
         Observed(looks)

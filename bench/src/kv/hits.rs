@@ -125,7 +125,7 @@ impl Served {
                 child.try_wait()?.is_none() && begun.elapsed() < START_WITHIN,
                 "{program} did not start"
             );
-            interrupt::sleep(interrupt::LOOK_EVERY)?;
+            interrupt::sleep(interrupt::POLL_INTERVAL)?;
         };
         Ok(Served { child, stream: BufReader::new(stream), _scratch: scratch })
     }

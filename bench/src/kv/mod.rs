@@ -172,7 +172,7 @@ impl Running {
                 "{} did not start",
                 peer.name()
             );
-            interrupt::sleep(interrupt::LOOK_EVERY)?;
+            interrupt::sleep(interrupt::POLL_INTERVAL)?;
         }
         Ok(running)
     }
@@ -218,7 +218,7 @@ impl Drop for Running {
             if begun.elapsed() > START_WITHIN {
                 let _ = self.child.kill();
             }
-            std::thread::sleep(interrupt::LOOK_EVERY);
+            std::thread::sleep(interrupt::POLL_INTERVAL);
         }
     }
 }

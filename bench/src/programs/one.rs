@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use terrace_testkit::zram::Zram;
 
 /// Between looks at memory.
-const LOOK_EVERY: Duration = Duration::from_millis(40);
+const POLL_INTERVAL: Duration = Duration::from_millis(40);
 
 /// One run.
 pub struct Sample {
@@ -89,7 +89,7 @@ pub fn one(
             group.limit(bytes.max(8 << 20));
             group.help();
         }
-        interrupt::sleep(LOOK_EVERY)?;
+        interrupt::sleep(POLL_INTERVAL)?;
     };
     let seconds = begun.elapsed().as_secs_f64();
     ensure!(status.success(), "{words:?} failed: {status}");

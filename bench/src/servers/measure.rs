@@ -151,7 +151,7 @@ fn load(running: &mut Running, data: Data, arguments: &[String]) -> anyhow::Resu
             let _ = child.wait();
             return Err(error);
         }
-        std::thread::sleep(interrupt::LOOK_EVERY);
+        std::thread::sleep(interrupt::POLL_INTERVAL);
     };
     let read = |file: &mut std::fs::File| -> anyhow::Result<String> {
         use std::io::{Read as _, Seek as _};

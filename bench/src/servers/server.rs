@@ -125,7 +125,7 @@ impl Running {
             if begun.elapsed() > START_WITHIN {
                 bail!("the server did not start within {START_WITHIN:?}");
             }
-            interrupt::sleep(interrupt::LOOK_EVERY)?;
+            interrupt::sleep(interrupt::POLL_INTERVAL)?;
         }
         if self.under_terrace {
             self.pid = process::child(self.child.id()).context("the server ended")?;
@@ -168,7 +168,9 @@ impl Running {
         let begun = Instant::now();
         loop {
             match self.child.try_wait() {
-                Ok(None) if begun.elapsed() < within => std::thread::sleep(interrupt::LOOK_EVERY),
+                Ok(None) if begun.elapsed() < within => {
+                    std::thread::sleep(interrupt::POLL_INTERVAL)
+                }
                 Ok(None) => return false,
                 _ => return true,
             }

@@ -151,9 +151,7 @@ pub fn open() -> bool {
         }
     }
     used.refused = true;
-    sys::complain(
-        "no address space for a heap zone (ulimit -v): this program's heap stays unmanaged",
-    );
+    sys::warn("no address space for a heap zone (ulimit -v): this program's heap stays unmanaged");
     false
 }
 

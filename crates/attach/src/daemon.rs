@@ -76,9 +76,9 @@ fn page_out(whom: Whom, limit: Limit) -> Result<String> {
 }
 
 /// The end of a pipe at which the command waits.
-struct Said(File);
+struct Warned(File);
 
-impl Said {
+impl Warned {
     fn ok(mut self, text: &str) {
         let _ = write!(self.0, "ok {text}");
     }
@@ -89,7 +89,7 @@ impl Said {
 }
 
 /// Does something in a process of its own, which keeps a descriptor. What that says, once it has.
-fn in_the_background(kept: Option<i32>, act: impl FnOnce(Said)) -> Result<String> {
+fn in_the_background(kept: Option<i32>, act: impl FnOnce(Warned)) -> Result<String> {
     let mut ends = [0; 2];
     // SAFETY: the array has room for both ends.
     if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
@@ -107,7 +107,7 @@ fn in_the_background(kept: Option<i32>, act: impl FnOnce(Said)) -> Result<String
             // has in common with the keeper.
             // SAFETY: ends the process.
             std::panic::set_hook(Box::new(|_| unsafe { libc::_exit(101) }));
-            act(Said(writer));
+            act(Warned(writer));
             // SAFETY: ends the process; what the command had is not undone twice.
             unsafe { libc::_exit(0) }
         }
@@ -122,7 +122,7 @@ fn in_the_background(kept: Option<i32>, act: impl FnOnce(Said)) -> Result<String
     }
 }
 
-fn keep(pid: i32, limit: Limit, family: Family, said: Said) {
+fn keep(pid: i32, limit: Limit, family: Family, said: Warned) {
     let channel = Channel::open(pid);
     let begun = channel.and_then(|channel| Keeper::attach(pid, limit, family, channel));
     let (keeper, attached) = match begun {

@@ -2,7 +2,7 @@
 //!
 //! The limit itself is in the shared mapping, so that it changes for all of them at once. Each
 //! keeper writes into a row of a shared mapping what its process would take without a limit, and
-//! divides the limit by all rows ([`terrace_policy::shares`]). All come to the same shares, as they
+//! divides the limit by all rows ([`terrace_policy::budget_split`]). All come to the same shares, as they
 //! divide the same numbers. Rows of keepers that have ended do not count. The mapping is a file in
 //! memory without a name; a child's `terrace attach` inherits its descriptor.
 
@@ -11,7 +11,7 @@ use crate::sys;
 use anyhow::{Context, Result, ensure};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::*};
-use terrace_policy::shares::{Need, shares};
+use terrace_policy::budget_split::{Need, shares};
 
 /// Processes with one limit, at most. One more keeps to the limit by itself.
 const MEMBERS: usize = 256;

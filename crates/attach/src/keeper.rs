@@ -25,7 +25,7 @@ use std::sync::atomic::Ordering::*;
 /// How often memory is measured where nothing happens.
 const TICK_MS: i32 = 20;
 /// How often it is looked at which processes still live.
-const LOOK_MS: u64 = 250;
+const POLL_MS: u64 = 250;
 
 /// How long a process must run a program that it has executed, before that is attached to.
 const STAYS_NS: u64 = 1_000_000_000;
@@ -182,7 +182,7 @@ impl Keeper {
     /// Asks for the limit, which may follow what is lost, and is that of several processes.
     fn follow(&mut self) {
         let now_ms = sys::now_ns() / 1_000_000;
-        if now_ms - self.limited_ms < LOOK_MS {
+        if now_ms - self.limited_ms < POLL_MS {
             return;
         }
         self.limited_ms = now_ms;
@@ -273,7 +273,7 @@ impl Keeper {
         let now_ms = sys::now_ns() / 1_000_000;
         let has_just_ended = !self.has_ended && sys::wait_readable(self.pidfd.as_raw_fd(), 0);
         self.has_ended |= has_just_ended;
-        if !has_just_ended && now_ms - self.looked_ms < LOOK_MS {
+        if !has_just_ended && now_ms - self.looked_ms < POLL_MS {
             return false;
         }
         self.looked_ms = now_ms;

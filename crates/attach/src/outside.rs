@@ -14,7 +14,7 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use terrace_tiers::{Nodes, SwapKind, SwapView};
 
-const LOOK_MS: i32 = 100;
+const POLL_MS: i32 = 100;
 /// What the CLOCK hand passes at a time.
 const REGION: u64 = 2 << 20;
 /// How many pages are evicted between two looks at the requests.
@@ -171,7 +171,7 @@ impl Outside {
     /// Pages out until told to leave, or until no process is left.
     pub fn run(&mut self) {
         loop {
-            sys::wait_for_any(self.channel.descriptors(), LOOK_MS);
+            sys::wait_for_any(self.channel.descriptors(), POLL_MS);
             while let Some(mut request) = self.channel.next() {
                 if self.answer(&mut request) {
                     return self.report();

@@ -288,7 +288,7 @@ fn measure(spec: &TierSpec, pages: &[Page], prices: &Prices) -> Result<Measured>
     let clock = || begun.elapsed().as_nanos() as u64;
     let training = tier.training_pages();
     if training > 0 && pages.len() >= training {
-        tier.learn(&pages[..training], &clock);
+        tier.train(&pages[..training], &clock);
     }
     let tiers = [tier];
     let mut scratch = Scratch::new();

@@ -55,7 +55,7 @@ const HELP: [&str; 9] = [
 /// A signal asked for the end. The terminal is to be put back first.
 static ENDS: AtomicBool = AtomicBool::new(false);
 /// Longest time without a look whether a signal came.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 extern "C" fn end(_: libc::c_int) {
     ENDS.store(true, Relaxed);
@@ -425,7 +425,7 @@ fn show(terminal: &mut DefaultTerminal, top: &mut Top) -> Result<()> {
         if left.is_zero() {
             top.update(status::look(&mut before));
             next = Instant::now() + top.interval;
-        } else if !event::poll(left.min(LOOK_EVERY))? {
+        } else if !event::poll(left.min(POLL_INTERVAL))? {
             continue;
         } else if let Event::Key(key) = event::read()?
             && key.kind != KeyEventKind::Release

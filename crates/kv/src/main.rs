@@ -21,7 +21,7 @@ use terrace_kv::tiering::Tiering;
 use terrace_kv::tls::Tls;
 
 /// How often it is looked whether a signal came.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Open files beside those of connections and threads.
 const FILES: u64 = 32;
@@ -209,7 +209,7 @@ fn serve(mut settings: Settings) -> Result<(), Failure> {
     let watched = Arc::clone(&server);
     thread::spawn(move || {
         while !SIGNALLED.load(Relaxed) {
-            thread::sleep(LOOK_EVERY);
+            thread::sleep(POLL_INTERVAL);
             if HUNG_UP.swap(false, Relaxed) {
                 watched.read_accounts_again();
             }

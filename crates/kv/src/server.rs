@@ -26,7 +26,7 @@ use crate::stats::Count;
 use crate::tls::stream::TlsStream;
 
 /// How long a thread sleeps before it looks whether the server ends.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// How long it sleeps at most while hot items are brought together.
 const STEP_EVERY: Duration = Duration::from_millis(5);
 /// How long hot items are brought together between two turns of the loop.
@@ -274,7 +274,7 @@ impl Worker {
 
     fn run(&mut self) -> io::Result<()> {
         let mut events = Events::with_capacity(EVENTS);
-        let mut sleep = LOOK_EVERY;
+        let mut sleep = POLL_INTERVAL;
         while !self.server.stop.load(Relaxed) {
             let timeout = if self.ready.is_empty() { sleep } else { Duration::ZERO };
             match self.poll.poll(&mut events, Some(timeout)) {
@@ -313,7 +313,7 @@ impl Worker {
             if self.number == 0 {
                 let Server { store, stats, clock, .. } = &*self.server;
                 sleep = match store.consolidate(clock.now(), stats, STEP) {
-                    Progress::Resting => LOOK_EVERY,
+                    Progress::Resting => POLL_INTERVAL,
                     Progress::Working | Progress::Waiting => STEP_EVERY,
                 };
             }
@@ -349,7 +349,7 @@ impl Worker {
     fn drop_slow_handshakes(&mut self) {
         let Some(tls) = &self.server.tls else { return };
         let under_way = tls.handshakes();
-        if under_way == 0 || self.looked.elapsed() < LOOK_EVERY {
+        if under_way == 0 || self.looked.elapsed() < POLL_INTERVAL {
             return;
         }
         self.looked = Instant::now();

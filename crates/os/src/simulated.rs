@@ -18,7 +18,7 @@ pub trait Kernel {
     /// A wait, at most this long: time for others to run.
     fn wait(&self, time: Option<Duration>);
     /// A line for the user.
-    fn complain(&self, line: &str);
+    fn warn(&self, line: &str);
     /// close(2).
     fn close(&self, fd: Fd);
     /// A new userfaultfd.

@@ -56,7 +56,7 @@ fn file_of(fd: Fd) -> File {
     if asked.is_ok() { File::Open(found.st_dev, found.st_ino, found.st_rdev) } else { File::Closed }
 }
 
-/// From now on, for as long as this process executes no other program, [`complain`] speaks to the
+/// From now on, for as long as this process executes no other program, [`warn`] speaks to the
 /// file that is standard error now, and to no other that may get its number.
 pub fn learn_standard_error() {
     let _ = STANDARD_ERROR.set(file_of(2));
@@ -65,13 +65,13 @@ pub fn learn_standard_error() {
 /// One line to the program's standard error; errors are nobody's to handle. From any thread: the
 /// descriptor is fetched out of the program's table, because in our own threads' table 2 is
 /// something else.
-pub fn complain(line: &str) {
-    simulated!(kernel => kernel.complain(line));
-    say(format!("terrace: {line}\n").as_bytes());
+pub fn warn(line: &str) {
+    simulated!(kernel => kernel.warn(line));
+    write_to_standard_error(format!("terrace: {line}\n").as_bytes());
 }
 
 /// Writes any text to the program's standard error, from any thread. Errors are ignored.
-pub fn say(text: &[u8]) {
+pub fn write_to_standard_error(text: &[u8]) {
     if let Ok(stderr) = descriptor_of_program(2) {
         let learnt = *STANDARD_ERROR.get().unwrap_or(&File::Unknown);
         if learnt == File::Unknown || learnt != File::Closed && learnt == file_of(stderr) {

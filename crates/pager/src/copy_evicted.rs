@@ -4,8 +4,8 @@
 //! A page's stored bytes stay where they are as long as the lock of its store is held, so nothing
 //! is claimed. Files are read by the keeper, which has their descriptors.
 
-use crate::fault::ahead::CopyOutcome;
 use crate::fault::buffers::Tools;
+use crate::fault::inline::CopyOutcome;
 use crate::pager::{COPY_EVICTED, Pager};
 use crate::pages::table::Entry;
 use std::sync::atomic::{AtomicBool, Ordering::*};
@@ -30,7 +30,7 @@ impl Pager {
         if !self.table.get(address).is_some_and(seems) {
             return false;
         }
-        if self.is_retired()
+        if self.is_shut_down()
             || self.faults.run_tools.is_foreign()
             || self.faults.events.bypasses_libc()
         {

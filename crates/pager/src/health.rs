@@ -14,7 +14,7 @@ use terrace_tiers::PoolError;
 
 impl Mm {
     /// Writes the state and a note into the statistics page.
-    pub fn say(&self, state: State, note: &str) {
+    pub fn publish_state(&self, state: State, note: &str) {
         if let Some(page) = self.stats() {
             stats::set_text(&page.note, note);
             page.state.store(state as u32, Release);
@@ -34,8 +34,8 @@ impl Mm {
     /// pager retires. `why` is a sentence for the user.
     pub fn freeze(&self, why: &str) {
         if !self.frozen.swap(true, AcqRel) {
-            self.say(State::Frozen, why);
-            self.complain(&format!("frozen, nothing more is evicted: {why}"));
+            self.publish_state(State::Frozen, why);
+            self.warn(&format!("frozen, nothing more is evicted: {why}"));
         }
     }
 
@@ -45,7 +45,7 @@ impl Mm {
         if said.swap(true, Relaxed) {
             return;
         }
-        self.complain(text);
+        self.warn(text);
         if let Some(page) = self.stats()
             && !self.is_frozen()
         {
@@ -62,9 +62,9 @@ impl Mm {
     /// Ends the program, which would get wrong bytes if it went on. Terrace ends it in no other
     /// case.
     pub(crate) fn end_program(&self, why: &str) -> ! {
-        sys::complain(&format!("{why}. Ending the program rather than giving it wrong data"));
+        sys::warn(&format!("{why}. Ending the program rather than giving it wrong data"));
         self.frozen.store(true, Release);
-        self.say(State::Frozen, why);
+        self.publish_state(State::Frozen, why);
         if sys::is_program() {
             sys::abort();
         }

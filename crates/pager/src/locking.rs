@@ -48,7 +48,7 @@ impl Pager {
         flags: i32,
         act: impl Fn(i32) -> Result<usize, Errno>,
     ) -> Result<usize, Errno> {
-        if self.is_retired() {
+        if self.is_shut_down() {
             // A filter may end the program for any other call.
             return act(flags);
         }

@@ -28,7 +28,7 @@ const WAIT_FULL_FROM: usize = 1 << 20;
 /// Allocations below this size never wait.
 const WAIT_FROM: usize = 256 << 10;
 /// How often everything is restored in vain before the companion ends all the same.
-const RETIRE_ROUNDS: usize = 100;
+const SHUTDOWN_ROUNDS: usize = 100;
 
 /// Whether the kernel reports the memory call that is to be made (see [`crate::fault::events`]).
 enum Told {
@@ -71,7 +71,7 @@ impl Pager {
     /// So do pages that come back there from lower tiers. Without a far node, or where that is
     /// refused, they take DRAM, as all else does.
     pub fn begin_far(&self, start: usize, len: usize) {
-        if let Some((_, node)) = self.far().filter(|_| self.moves() && !self.is_retired()) {
+        if let Some((_, node)) = self.far().filter(|_| self.moves() && !self.is_shut_down()) {
             // A filter may end a process that asks.
             if !sys::is_filtered() {
                 let _ = sys::prefer_node(start, len, node.number());
@@ -478,7 +478,7 @@ impl Pager {
     /// Restores everything, hands all memory back to the kernel and ends our threads for good. For
     /// a program that is about to forbid system calls to all its threads, or in which our threads
     /// cannot stay for another reason. `why` says which, in a sentence for the user.
-    pub fn retire(&self, why: &str) {
+    pub fn shut_down(&self, why: &str) {
         self.freeze(why);
         crate::locking::forget_future();
         sys::end_rseq();
@@ -487,12 +487,12 @@ impl Pager {
         let _forking = self.fork.forking.lock();
         if self.mode() != crate::Mode::Active && self.mode() != crate::Mode::Observing {
             self.publish_end_of_measuring();
-            self.mover.retired.store(true, Release);
+            self.mover.shut_down.store(true, Release);
             self.set_mode(crate::Mode::Failed);
             return;
         }
         // Another thread may put a range back that the kernel would not unmap.
-        for _ in 0..RETIRE_ROUNDS {
+        for _ in 0..SHUTDOWN_ROUNDS {
             for range in self.ranges_within(0, usize::MAX) {
                 // Unregisters too: first touches must not need our threads any more either.
                 self.unmanage(range.start, range.end - range.start);

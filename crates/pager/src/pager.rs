@@ -11,7 +11,7 @@ use crate::fault::buffers::Tools;
 use crate::fault::event_queue::Events;
 use crate::fault::fault_cost::FaultCost;
 use crate::fault::following::Threads;
-use crate::fault::run_tools::Ahead;
+use crate::fault::run_tools::RestoreTools;
 use crate::pages::control::{DO, Descriptors, IDLE, MoverControl, RangeRequest};
 use crate::pages::lock::{Gate, Lock};
 use crate::pages::mm::{Faults, Host, Mm, Mode, Warned};
@@ -157,7 +157,7 @@ impl Pager {
                 events: Events::default(),
                 threads: Threads::default(),
                 cost: FaultCost::default(),
-                run_tools: Ahead::new(),
+                run_tools: RestoreTools::new(),
             },
             staging: Staging::new(STAGING_PAGES).map_err(space)?,
             trace: Trace::new(settings.trace_faults),
@@ -221,7 +221,7 @@ impl Pager {
     pub fn start_before_rights_go(&'static self) {
         if self.mode() == Mode::Off
             && self.has_purpose()
-            && !self.is_retired()
+            && !self.is_shut_down()
             && !self.restores_only.load(Relaxed)
         {
             self.start();
@@ -242,15 +242,15 @@ impl Pager {
         }
         let failure = self.companion.take_failure();
         if !failure.is_empty() {
-            self.complain(&failure);
+            self.warn(&failure);
         }
     }
 
     pub(crate) fn fail(&self, note: &str) {
-        self.say(State::Unmanaged, note);
+        self.publish_state(State::Unmanaged, note);
         // What stops the companion is said by the thread of the program that waits for it.
         if sys::is_program() {
-            self.complain(note);
+            self.warn(note);
         } else {
             self.companion.set_failure(note);
         }
@@ -323,7 +323,7 @@ impl Pager {
             start,
             end,
             || sys::futex_wake(&self.service.asked, 1),
-            || !self.is_retired() && !self.companion.has_ended(),
+            || !self.is_shut_down() && !self.companion.has_ended(),
         );
     }
 
@@ -336,7 +336,7 @@ impl Pager {
         } else {
             (State::Observing, Mode::Observing)
         };
-        self.say(state, note);
+        self.publish_state(state, note);
         // A thread that changes a mapping right now looked at page states when there was no mover:
         // it is to finish first.
         self.gate.close();
@@ -345,7 +345,7 @@ impl Pager {
         sys::futex_wake(&self.mode, u32::MAX >> 1);
     }
 
-    /// Serves requests to the keeper until it is asked to retire.
+    /// Serves requests to the keeper until it is asked to shut down.
     pub(crate) fn serve(&'static self, mut tools: Tools) {
         loop {
             if let Some((RETIRE, ..)) = self.service.asked() {
@@ -400,7 +400,7 @@ impl Pager {
     /// at most.
     pub(crate) fn end_threads(&self) {
         self.call_keeper(RETIRE, 0, 0);
-        self.mover.retired.store(true, Release);
+        self.mover.shut_down.store(true, Release);
         self.wake_mover();
         // A handler stays in `read` if the kernel has no memory to wake it: the program goes on all
         // the same.

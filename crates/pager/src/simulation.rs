@@ -13,8 +13,8 @@
 //! on, [`WORLD_STEPS`] for each.
 
 use crate::evict::{EvictRequest, Evictor, Which};
-use crate::fault::ahead::Cause;
 use crate::fault::buffers::Tools;
+use crate::fault::inline::Cause;
 use crate::fault::readahead::ReadAhead;
 use crate::fault::restore::Outcome;
 use crate::model_test::HOST;
@@ -156,7 +156,7 @@ impl sys::simulated::Kernel for Kernel {
         110
     }
 
-    fn complain(&self, line: &str) {
+    fn warn(&self, line: &str) {
         // Out of memory for a moment is part of the game.
         if !line.starts_with("the kernel cannot put a page back yet") {
             self.wrong(line);

@@ -173,7 +173,7 @@ impl Mm {
     /// Copies what the private page tells to the file.
     pub(crate) fn publish_stats(&self) {
         // After a filter was loaded no call is made that the program would not make.
-        if !self.is_retired() {
+        if !self.is_shut_down() {
             self.put(0, TOLD_BYTES);
         }
     }
@@ -189,7 +189,7 @@ impl Mm {
         page.committed_bytes.store(committed, Relaxed);
         let now_ns = sys::now_ns();
         let more = committed >= self.stats.committed.load(Relaxed) + COMMITTED_STEP;
-        if self.is_retired()
+        if self.is_shut_down()
             || !more && now_ns - self.stats.committed_ns.load(Relaxed) < COMMITTED_EVERY_NS
         {
             return;
@@ -311,11 +311,11 @@ impl Mm {
 
 impl Mm {
     /// Says a line on standard error, unless a process of this run has said it.
-    pub(crate) fn complain(&self, line: &str) {
+    pub(crate) fn warn(&self, line: &str) {
         let mut hasher = DefaultHasher::new();
         line.hash(&mut hasher);
         if self.is_first_in_run(&format!("said-{:016x}", hasher.finish())) {
-            sys::complain(line);
+            sys::warn(line);
         }
     }
 
@@ -368,7 +368,7 @@ impl Mm {
             _ => "set XDG_RUNTIME_DIR to a writable directory",
         };
         if self.is_first_in_run(stats::NO_PLACE) && !SAID.swap(true, Relaxed) {
-            sys::complain(&format!(
+            sys::warn(&format!(
                 "no place in {dir} for the figures of a process ({errno}): it runs, but is not in \
                  the report and takes half of the budget for its own. To change that: {remedy}"
             ));

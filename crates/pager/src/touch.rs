@@ -20,7 +20,7 @@
 //!   [`Pager::fork_child`] closes them. Where a child was made past the C library, a page that the
 //!   kernel wipes in every child says that they are not its own.
 
-use crate::fault::ahead::Cause;
+use crate::fault::inline::Cause;
 use crate::pager::Pager;
 use crate::pages::table::REGION;
 use crate::pages::word::PageWord;
@@ -110,7 +110,7 @@ impl Pager {
     #[cold]
     fn touch_from(&self, first: usize, end: usize) {
         // Nothing is out, or locks of this process are not usable, or only a handler may restore.
-        if self.is_retired()
+        if self.is_shut_down()
             || self.faults.run_tools.is_foreign()
             || self.faults.events.bypasses_libc()
         {
@@ -169,7 +169,7 @@ impl Pager {
     /// A copy of a shard's userfaultfd in the program's table, if it is there or can be had.
     fn copy_of(&self, shard: usize) -> Option<Fd> {
         let tools = &self.faults.run_tools;
-        if tools.own()?.load(Acquire) != 1 || self.is_retired() {
+        if tools.own()?.load(Acquire) != 1 || self.is_shut_down() {
             return None;
         }
         let mut copies = tools.copies.lock();

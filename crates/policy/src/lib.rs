@@ -11,7 +11,7 @@
 //!   with AutoNUMA, TPP and Nomad.
 //! - [`tiering`]: which of several tiers each region is in, by what it costs and what that saves.
 //! - [`grouping`]: which allocation sites' objects share a zone.
-//! - [`shares`]: how a budget is divided among processes.
+//! - [`budget_split`]: how a budget is divided among processes.
 //! - [`slowdown`]: how much DRAM there is to be, so that no more time is lost than is allowed.
 //! - [`registry`]: the policies by their names, `live` in a program and `simulated`; [`settings`]:
 //!   what of the latter can be set.
@@ -30,11 +30,11 @@ macro_rules! names {
     }};
 }
 
+pub mod budget_split;
 pub mod eviction;
 pub mod grouping;
 pub mod placement;
 pub mod registry;
 pub mod settings;
-pub mod shares;
 pub mod slowdown;
 pub mod tiering;

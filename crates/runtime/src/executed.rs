@@ -116,7 +116,7 @@ fn found_out_of_reach(
     let _errno = sys::ErrnoKept::new();
     // The kernel refuses a list that cannot be read. Where the program has a filter, that is not
     // tried.
-    let may_look = pager().is_some_and(|pager| !pager.is_retired());
+    let may_look = pager().is_some_and(|pager| !pager.is_shut_down());
     if may_look
         && !environment.is_null()
         && sys::look_at(environment as usize, &mut [0; size_of::<usize>()])

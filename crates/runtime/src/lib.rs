@@ -42,12 +42,12 @@ extern "C" fn begin() {
     PROCESS.store(sys::process_id(), Relaxed);
     sys::learn_standard_error();
     // Not to whatever has number 2 by then.
-    std::panic::set_hook(Box::new(|panic| sys::complain(&panic.to_string())));
+    std::panic::set_hook(Box::new(|panic| sys::warn(&panic.to_string())));
     // SAFETY: jemalloc's own variable, which is read when it has something to say; this is before
     // the program's first thread.
     unsafe { _rjem_malloc_message = Some(jemalloc_says) };
     if let Err(problem) = set_up() {
-        sys::complain(&format!("{problem}: this program runs unmanaged"));
+        sys::warn(&format!("{problem}: this program runs unmanaged"));
     }
     terrace_alloc::leave_internal();
     // A program with much static data need not allocate anything.
@@ -62,7 +62,7 @@ unsafe extern "C" {
 /// `entry`.)
 extern "C" fn jemalloc_says(_: *mut c_void, text: *const c_char) {
     // SAFETY: jemalloc passes text that ends with a NUL.
-    sys::say(unsafe { CStr::from_ptr(text) }.to_bytes());
+    sys::write_to_standard_error(unsafe { CStr::from_ptr(text) }.to_bytes());
 }
 
 /// The dynamic loader calls this before the program's own constructors and `main`.
@@ -74,7 +74,7 @@ extern "C" fn end() {
     if let Some(pager) = pager() {
         pager.publish_counts();
         // A filter of the program's might end it for what this takes.
-        if !pager.is_retired() {
+        if !pager.is_shut_down() {
             terrace_alloc::enter_internal();
             grouped::tell_sites(pager);
             terrace_alloc::leave_internal();
@@ -131,7 +131,7 @@ fn set_up() -> Result<(), String> {
         pager.make_thread_storage();
     }
     if std::env::var_os("LD_AUDIT").is_some_and(|libraries| !libraries.is_empty()) {
-        pager.retire("LD_AUDIT is set: its libraries have a C library of their own, which could fork unseen, so all memory stays in DRAM");
+        pager.shut_down("LD_AUDIT is set: its libraries have a C library of their own, which could fork unseen, so all memory stays in DRAM");
     }
     segments::manage_static(pager);
     if strict {

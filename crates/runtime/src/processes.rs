@@ -486,7 +486,7 @@ extern "C" fn clone(
 fn bring_for_child(flags: usize, child_tid: usize) {
     let writes = flags & (libc::CLONE_CHILD_SETTID | libc::CLONE_CHILD_CLEARTID) as usize != 0;
     // Where nothing is evicted, a filter may forbid the look.
-    if writes && pager().is_some_and(|pager| !pager.is_retired()) {
+    if writes && pager().is_some_and(|pager| !pager.is_shut_down()) {
         sys::peek(child_tid, &mut [0]);
     }
 }
@@ -540,7 +540,7 @@ extern "C" fn goes_on_past_us(number: libc::c_long, a: usize, b: usize) -> *mut 
     if !arguments.shares_memory()
         && let Some(pager) = pager()
     {
-        pager.retire("the program forks, by number, onto a stack of its own: its memory stays in DRAM from now on");
+        pager.shut_down("the program forks, by number, onto a stack of its own: its memory stays in DRAM from now on");
     }
     SYSCALL.get()
 }
@@ -710,7 +710,7 @@ extern "C" fn where_to_open(namespace: libc::c_long) -> *mut c_void {
     if namespace != OF_THE_PROGRAM
         && let Some(pager) = pager()
     {
-        pager.retire(
+        pager.shut_down(
             "the program loads a library into a namespace of its own (dlmopen), where another C library could fork unseen: its memory \
              stays in DRAM from now on",
         );
@@ -761,7 +761,7 @@ fn may_be_filter(address: usize) -> bool {
 
 fn retire_before_filter() {
     if let Some(pager) = pager() {
-        pager.retire("the program loads a seccomp filter, which could stop our system calls: its memory stays in DRAM from now on");
+        pager.shut_down("the program loads a seccomp filter, which could stop our system calls: its memory stays in DRAM from now on");
     }
 }
 

@@ -21,7 +21,7 @@ const RUNNING_MOST: Duration = Duration::from_millis(100);
 const INTERRUPTS_MOST: u64 = 200;
 /// However busy the machine is.
 const LONGEST: Duration = Duration::from_secs(10);
-const LOOK_EVERY: Duration = Duration::from_millis(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Tries the clock on a process that reads one page and nothing else. Takes some milliseconds.
 ///
@@ -169,7 +169,7 @@ fn judge_clock() -> u8 {
     };
     let (mut interrupts, mut seen) = (0, 0);
     while begun.elapsed() < LONGEST {
-        std::thread::sleep(LOOK_EVERY);
+        std::thread::sleep(POLL_INTERVAL);
         // Asked before: what it ran for until then has been sampled by now.
         let running = reader.running();
         interrupts +=

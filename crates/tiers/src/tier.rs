@@ -319,14 +319,14 @@ impl Tier {
         }
     }
 
-    /// How many pages [`Tier::learn`] wants to be shown; 0 if there is nothing to learn.
+    /// How many pages [`Tier::train`] wants to be shown; 0 if there is nothing to learn.
     pub fn training_pages(&self) -> usize {
         self.codec.as_ref().map_or(0, |codec| codec.training_pages())
     }
 
-    /// See [`Codec::learn`].
-    pub fn learn(&self, pages: &[Page], clock_ns: &dyn Fn() -> u64) -> bool {
-        self.codec.as_ref().is_some_and(|codec| codec.learn(pages, clock_ns))
+    /// See [`Codec::train`].
+    pub fn train(&self, pages: &[Page], clock_ns: &dyn Fn() -> u64) -> bool {
+        self.codec.as_ref().is_some_and(|codec| codec.train(pages, clock_ns))
     }
 
     /// Turns what [`Tier::encode`] of the same tier gave back into the page. After an error the

@@ -152,7 +152,7 @@ fn lessons_of_nothing_useful_change_nothing() {
     let wanted = tier.training_pages();
     let noise: Vec<Page> = (0..wanted).map(|seed| *noise(seed as u64)).collect();
     for training in [&noise[..], &noise[..1], &[]] {
-        assert!(!tier.learn(training, &pages::no_clock()));
+        assert!(!tier.train(training, &pages::no_clock()));
     }
     // What would be smaller but too slow is not kept either.
     let now = std::cell::Cell::new((0u64, 1u64));
@@ -162,7 +162,7 @@ fn lessons_of_nothing_useful_change_nothing() {
         ns + step
     };
     let records: Vec<Page> = (0..wanted as u64).map(pages::records).collect();
-    assert!(!tier.learn(&records, &slower_each_time));
+    assert!(!tier.train(&records, &slower_each_time));
     assert_eq!(keep(&tier, &page, &mut scratch), before);
 }
 
@@ -178,7 +178,7 @@ fn lessons_choose_among_what_was_learned_and_every_page_is_still_read() {
         let world = turn % 10;
         let of_world = |n| pages::records(n).map(|byte| byte.wrapping_add(world as u8 * 20));
         let pages: Vec<Page> = (0..tier.training_pages() as u64).map(of_world).collect();
-        tier.learn(&pages, &pages::no_clock());
+        tier.train(&pages, &pages::no_clock());
         let page = of_world(1 << 40);
         kept.push((keep(&tier, &page, &mut scratch), page));
         let len = kept.last().unwrap().0.0.len();
@@ -226,7 +226,7 @@ fn two_tiers_learn_on_one_scratch() {
             let world = |page: Page| page.map(|byte| byte.wrapping_add(n as u8));
             let pages: Vec<Page> = (0..96).map(|m| world(pages::records(m))).collect();
             for tier in &tiers {
-                tier.learn(&pages, &pages::no_clock());
+                tier.train(&pages, &pages::no_clock());
             }
         }
         for (index, tier) in tiers.iter().enumerate() {
@@ -265,7 +265,7 @@ fn others_read_and_write_while_one_learns() {
         for world in 0..5u8 {
             let pages: Vec<Page> =
                 (0..96).map(|n| pages::records(n).map(|byte| byte.wrapping_add(world))).collect();
-            tier.learn(&pages, &pages::no_clock());
+            tier.train(&pages, &pages::no_clock());
         }
     });
 }

@@ -41,13 +41,13 @@ pub struct Grouping {
 /// context. Without address space for the zones nothing changes, which is said.
 pub fn start(grouping: Grouping) {
     if !slabs::open(grouping.zones, grouping.watched) {
-        sys::complain(
+        sys::warn(
             "no address space for zones (ulimit -v): objects are ordered by size, not by context",
         );
         return;
     }
     if !unwind::find_objects() && grouping.depth > 0 {
-        sys::complain(
+        sys::warn(
             "this C library cannot find unwind information (glibc 2.35 can): contexts are told apart by return address and stack height only",
         );
     }

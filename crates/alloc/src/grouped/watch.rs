@@ -4,7 +4,7 @@
 use crate::grouped::large::{self, Large};
 use crate::grouped::sites::{self, Site};
 use crate::grouped::slabs;
-use crate::placement::{self, TEMPERATURES};
+use crate::placement::{self, PLACEMENT_CLASSES};
 use crate::zone::{self, ZoneId};
 use std::cell::Cell;
 use std::fmt::Write as _;
@@ -61,7 +61,7 @@ enum Stage {
 struct Look {
     stage: Stage,
     sites: Vec<Found>,
-    placed: [Found; TEMPERATURES],
+    placed: [Found; PLACEMENT_CLASSES],
 }
 
 impl Look {
@@ -69,7 +69,7 @@ impl Look {
         stage: Stage::Grouped(0),
         sites: Vec::new(),
         placed: [Found { objects: 0.0, grouped_bytes: 0.0, tier_bytes: [0.0; MAX_TIERS] };
-            TEMPERATURES],
+            PLACEMENT_CLASSES],
     };
 
     fn of(&mut self, site: Site) -> &mut Found {
@@ -120,7 +120,7 @@ impl Look {
                 Stage::Placed(from) => {
                     let each = |page: placement::Seen| {
                         count(1);
-                        let found = &mut self.placed[page.temperature];
+                        let found = &mut self.placed[page.class];
                         found.objects += page.objects as f64;
                         found.tier_bytes[tier(page.address)] += page.bytes as f64;
                     };
@@ -143,7 +143,7 @@ fn at<T: Clone + Default>(all: &mut Vec<T>, index: usize) -> &mut T {
 /// end by the program.
 struct Watch {
     sites: Vec<Watched>,
-    placed: [Watched; TEMPERATURES],
+    placed: [Watched; PLACEMENT_CLASSES],
     /// Samples that met none of their objects.
     elsewhere: f64,
     decayed_ns: u64,
@@ -165,7 +165,7 @@ impl Watch {
             bytes: 0.0,
             objects_sum: 0.0,
             tier_bytes_sum: [0.0; MAX_TIERS],
-        }; TEMPERATURES],
+        }; PLACEMENT_CLASSES],
         elsewhere: 0.0,
         decayed_ns: 0,
         look: Look::BEGIN,
@@ -184,8 +184,8 @@ static FORK_WAITS: AtomicBool = AtomicBool::new(false);
 const HALF_LIFE_S: f64 = 10.0;
 /// All objects are looked at so often at most, and for this share (1/n) of a CPU, but for so much
 /// time at the beginning.
-const LOOK_EVERY_NS: u64 = 500_000_000;
-const LOOK_SHARE: u64 = 200;
+const POLL_INTERVAL_NS: u64 = 500_000_000;
+const POLL_SHARE: u64 = 200;
 const FIRST_NS: u64 = 100_000_000;
 /// Then so many in one piece: some milliseconds, in which the mover does nothing else.
 const OBJECTS_A_SLICE: usize = 1 << 17;
@@ -202,7 +202,7 @@ pub fn sampled(address: usize, weight: f32) {
     }
     let Ok(mut site) = slabs::tag_at(address) else { return };
     let is_grouped = site != 0;
-    let placed = placement::temperature_at(address);
+    let placed = placement::class_at(address);
     if !is_grouped && placed.is_none() {
         let Ok(found) = large::site_at(address) else { return };
         site = found.unwrap_or(0);
@@ -215,13 +215,13 @@ pub fn sampled(address: usize, weight: f32) {
             watched.samples += f64::from(weight);
             watched.hotness += if is_grouped { weight } else { 0.0 };
         }
-        Some(temperature) => watch.placed[temperature].samples += f64::from(weight),
+        Some(class) => watch.placed[class].samples += f64::from(weight),
         None => watch.elsewhere += f64::from(weight),
     }
 }
 
 impl Watch {
-    fn write_tracked(&mut self) -> impl Iterator<Item = &mut Watched> {
+    fn sampled_sites(&mut self) -> impl Iterator<Item = &mut Watched> {
         self.sites.iter_mut().chain(&mut self.placed)
     }
 
@@ -238,7 +238,7 @@ impl Watch {
     fn end_look(&mut self) {
         let look = std::mem::replace(&mut self.look, Look::BEGIN);
         self.looks += 1;
-        self.write_tracked().for_each(|watched| watched.bytes = 0.0);
+        self.sampled_sites().for_each(|watched| watched.bytes = 0.0);
         for (site, found) in look.sites.iter().enumerate().filter(|(_, found)| found.objects > 0.0)
         {
             at(&mut self.sites, site).looked_at(found);
@@ -304,11 +304,11 @@ pub fn look(now_ns: u64) {
     if seconds >= 1.0 {
         watch.decayed_ns = now_ns;
         let factor = 0.5f64.powf(seconds / HALF_LIFE_S) as f32;
-        watch.write_tracked().for_each(|watched| watched.hotness *= factor);
+        watch.sampled_sites().for_each(|watched| watched.hotness *= factor);
     }
     let is_new = matches!(watch.look.stage, Stage::Grouped(0));
-    let is_spent = watch.spent_ns > FIRST_NS + (now_ns - watch.began_ns) / LOOK_SHARE;
-    if is_spent || is_new && now_ns - watch.look_ended_ns < LOOK_EVERY_NS {
+    let is_spent = watch.spent_ns > FIRST_NS + (now_ns - watch.began_ns) / POLL_SHARE;
+    if is_spent || is_new && now_ns - watch.look_ended_ns < POLL_INTERVAL_NS {
         return;
     }
     let begun_ns = sys::thread_cpu_ns();

@@ -26,7 +26,7 @@ pub struct Arena {
     /// The page that no other arena may use: page number plus one; 0: none.
     pub private: u32,
     /// The zone that it is in.
-    pub temperature: u8,
+    pub class: u8,
 }
 
 const _: () = assert!(size_of::<Arena>() <= 48);
@@ -102,7 +102,7 @@ impl Arenas {
     }
 
     /// A new one: its number, from 1, and generation. `None` when there are too many.
-    pub fn create(&mut self, temperature: u8) -> Option<(Owner, u32)> {
+    pub fn create(&mut self, class: u8) -> Option<(Owner, u32)> {
         let owner = match self.free.pop() {
             Some(owner) => owner,
             // Numbers have to fit into identifiers.
@@ -116,8 +116,7 @@ impl Arenas {
             }
         };
         let arena = self.at(owner)?;
-        *arena =
-            Arena { generation: arena.generation.wrapping_add(1), temperature, ..Arena::default() };
+        *arena = Arena { generation: arena.generation.wrapping_add(1), class, ..Arena::default() };
         Some((owner, arena.generation))
     }
 

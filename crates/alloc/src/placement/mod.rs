@@ -25,9 +25,9 @@ use terrace_pager::lock::{Lock, LockGuard};
 
 const SHARDS: usize = 16;
 /// Zones of placed objects.
-pub(crate) const TEMPERATURES: usize = zone::PLACED.len();
+pub(crate) const PLACEMENT_CLASSES: usize = zone::PLACED.len();
 /// As reports call them.
-pub(crate) const NAMES: [&str; TEMPERATURES] =
+pub(crate) const NAMES: [&str; PLACEMENT_CLASSES] =
     ["(placed by mnalloc, or in arenas)", "(placed hot by mnalloc)", "(placed cold by mnalloc)"];
 /// See [`zone::extend`]: as much as slabs take.
 const CHUNK: usize = 1 << 20;
@@ -97,14 +97,14 @@ impl Placement {
 }
 
 /// In the order of their zones.
-const MILD: usize = 0;
+const NEUTRAL: usize = 0;
 const HOT: usize = 1;
 const COLD: usize = 2;
 
 struct Shard {
-    spans: [Spans; TEMPERATURES],
+    spans: [Spans; PLACEMENT_CLASSES],
     /// Pages that have room: number plus one of the first of each list.
-    lists: [[u32; LISTS]; TEMPERATURES],
+    lists: [[u32; LISTS]; PLACEMENT_CLASSES],
     arenas: Arenas,
     /// Bytes of objects, and of the pages that they lie on.
     bytes: usize,
@@ -113,8 +113,8 @@ struct Shard {
 
 static SHARD: [Lock<Shard>; SHARDS] = [const {
     Lock::new(Shard {
-        spans: [const { Spans::new() }; TEMPERATURES],
-        lists: [[0; LISTS]; TEMPERATURES],
+        spans: [const { Spans::new() }; PLACEMENT_CLASSES],
+        lists: [[0; LISTS]; PLACEMENT_CLASSES],
         arenas: Arenas::new(),
         bytes: 0,
         page_bytes: 0,
@@ -127,7 +127,7 @@ static ZONE_PAGES: AtomicUsize = AtomicUsize::new(0);
 /// Where what is known of pages begins, and of how many of each zone's it is accessible.
 static RECORDS: AtomicUsize = AtomicUsize::new(0);
 static RECORDS_RESERVED: AtomicUsize = AtomicUsize::new(0);
-static KNOWN: [AtomicUsize; TEMPERATURES] = [const { AtomicUsize::new(0) }; TEMPERATURES];
+static KNOWN: [AtomicUsize; PLACEMENT_CLASSES] = [const { AtomicUsize::new(0) }; PLACEMENT_CLASSES];
 /// The zones are being opened, or [`KNOWN`] changes; whether there is no address space.
 static OPENING: Lock<bool> = Lock::new(false);
 /// Arenas made so far.
@@ -138,7 +138,7 @@ static TOLD: AtomicU32 = AtomicU32::new(0);
 
 fn misuse(what: impl FnOnce() -> String) {
     if CHECKS.load(Relaxed) && TOLD.fetch_add(1, Relaxed) < TOLD_MAX {
-        sys::complain(&format!("misuse: {}", what()));
+        sys::warn(&format!("misuse: {}", what()));
     }
 }
 
@@ -160,13 +160,13 @@ fn open() -> bool {
     }
     let opened = || {
         let (start, len) = (!is_theirs && !zone::is_limited()).then(zone::open_placed)??;
-        let known = Span::new(TEMPERATURES * (len / PAGE) * size_of::<Record>(), 0).ok()?;
+        let known = Span::new(PLACEMENT_CLASSES * (len / PAGE) * size_of::<Record>(), 0).ok()?;
         Some((start, len, known))
     };
     let Some((start, len, known)) = opened() else {
         *refused = true;
         drop(refused);
-        sys::complain(match is_theirs {
+        sys::warn(match is_theirs {
             true => "the program brings a malloc of its own: placements mean nothing",
             false => "no address space for zones (ulimit -v): placements mean nothing",
         });
@@ -179,7 +179,7 @@ fn open() -> bool {
     // only.
     unsafe {
         terrace_placed_start = start;
-        terrace_placed_len = TEMPERATURES * len;
+        terrace_placed_len = PLACEMENT_CLASSES * len;
     }
     ZONE_PAGES.store(len / PAGE, Release);
     true
@@ -202,7 +202,7 @@ fn address_of(number: u32) -> usize {
     START.load(Relaxed) + number as usize * PAGE
 }
 
-fn temperature_of(number: u32) -> usize {
+fn class_of_page(number: u32) -> usize {
     number as usize / ZONE_PAGES.load(Relaxed)
 }
 
@@ -233,11 +233,11 @@ unsafe fn page<'a>(number: u32) -> &'a mut Page {
 fn shard_of(address: usize) -> Option<(LockGuard<'static, Shard>, usize, u32)> {
     let zone_pages = ZONE_PAGES.load(Acquire);
     let offset = address.wrapping_sub(START.load(Relaxed));
-    if offset >= TEMPERATURES * zone_pages * PAGE {
+    if offset >= PLACEMENT_CLASSES * zone_pages * PAGE {
         return None;
     }
     let number = number_of(address);
-    if number as usize % zone_pages >= KNOWN[temperature_of(number)].load(Acquire) {
+    if number as usize % zone_pages >= KNOWN[class_of_page(number)].load(Acquire) {
         return None;
     }
     // SAFETY: it has a record, which is accessible.
@@ -246,15 +246,15 @@ fn shard_of(address: usize) -> Option<(LockGuard<'static, Shard>, usize, u32)> {
 }
 
 /// In which of the zones an address lies, if in any.
-pub(crate) fn temperature_at(address: usize) -> Option<usize> {
-    let pages = TEMPERATURES * ZONE_PAGES.load(Acquire);
+pub(crate) fn class_at(address: usize) -> Option<usize> {
+    let pages = PLACEMENT_CLASSES * ZONE_PAGES.load(Acquire);
     let offset = address.wrapping_sub(START.load(Relaxed));
-    (offset < pages * PAGE).then(|| temperature_of(number_of(address)))
+    (offset < pages * PAGE).then(|| class_of_page(number_of(address)))
 }
 
 /// What a walk tells of a page.
 pub(crate) struct Seen {
-    pub temperature: usize,
+    pub class: usize,
     pub address: usize,
     /// How many objects are on the page. A large object counts once, on its first page, but its
     /// bytes count on each of its pages.
@@ -270,8 +270,8 @@ pub(crate) fn walk(
     mut more: impl FnMut() -> bool,
 ) -> Option<u32> {
     let zone_pages = ZONE_PAGES.load(Acquire) as u32;
-    for (temperature, known) in (0..).zip(&KNOWN) {
-        let begin = temperature as u32 * zone_pages;
+    for (class, known) in (0..).zip(&KNOWN) {
+        let begin = class as u32 * zone_pages;
         for number in begin.max(from)..begin + (known.load(Acquire) as u32).min(zone_pages) {
             if !more() {
                 return Some(number);
@@ -285,7 +285,7 @@ pub(crate) fn walk(
             // SAFETY: its shard is locked.
             let (objects, bytes) = unsafe { page(number) }.holds();
             if bytes > 0 {
-                each(Seen { temperature, address: address_of(number), objects, bytes });
+                each(Seen { class, address: address_of(number), objects, bytes });
             }
         }
     }
@@ -314,7 +314,7 @@ unsafe fn object_at(address: usize, number: u32) -> Option<(Kind, Owner)> {
 struct Request {
     bytes: usize,
     align: usize,
-    temperature: usize,
+    class: usize,
     owner: Owner,
     /// The generation of the owner's arena, as in `Arena::generation`.
     generation: u32,
@@ -362,9 +362,9 @@ impl Shard {
             }
         }
         // What is hot, and no more than that, grows by nothing that belongs beside it.
-        let grows = request.owner > 0 || request.near.is_some() || request.temperature == MILD;
+        let grows = request.owner > 0 || request.near.is_some() || request.class == NEUTRAL;
         self.move_in(request, if grows { ROOM_TO_GROW } else { 1 }).or_else(|| {
-            let number = self.begin(request.temperature)?;
+            let number = self.begin(request.class)?;
             self.place(number, request, None)
         })
     }
@@ -373,7 +373,7 @@ impl Shard {
     fn place(&mut self, number: u32, request: Request, near: Option<usize>) -> Option<usize> {
         // SAFETY: the shard is locked, as its reference is exclusive.
         let found = unsafe { page(number) };
-        if found.kind != Kind::Objects || temperature_of(number) != request.temperature {
+        if found.kind != Kind::Objects || class_of_page(number) != request.class {
             return None;
         }
         let granules = request.granules();
@@ -401,7 +401,7 @@ impl Shard {
         let needed = request.granules().max(room);
         // In the first list it may be too little.
         for list in needed.ilog2() as usize..LISTS {
-            let mut next = self.lists[request.temperature][list];
+            let mut next = self.lists[request.class][list];
             for _ in 0..TRIES {
                 let Some(number) = next.checked_sub(1) else { break };
                 if let Some(object) = self.place(number, request, None) {
@@ -415,8 +415,8 @@ impl Shard {
     }
 
     /// Begins a page.
-    fn begin(&mut self, temperature: usize) -> Option<u32> {
-        let number = self.spans[temperature].take(1, 1)?;
+    fn begin(&mut self, class: usize) -> Option<u32> {
+        let number = self.spans[class].take(1, 1)?;
         // SAFETY: a free page of the shard.
         let found = unsafe { page(number) };
         debug_assert_eq!((found.kind, found.filled), (Kind::Free, 0));
@@ -429,7 +429,7 @@ impl Shard {
     /// Begins a page for one arena alone and places the object there. The arena's private page so
     /// far is opened to other arenas.
     fn begin_private(&mut self, request: Request) -> Option<usize> {
-        let number = self.begin(request.temperature)?;
+        let number = self.begin(request.class)?;
         // SAFETY: the shard's page.
         unsafe { page(number) }.list = PRIVATE;
         let before = std::mem::replace(&mut self.arenas.at(request.owner)?.private, number + 1);
@@ -450,8 +450,7 @@ impl Shard {
 
     fn allocate_large(&mut self, request: Request) -> Option<usize> {
         let len = request.bytes.div_ceil(PAGE).max(1) as u32;
-        let first =
-            self.spans[request.temperature].take(len, (request.align / PAGE).max(1) as u32)?;
+        let first = self.spans[request.class].take(len, (request.align / PAGE).max(1) as u32)?;
         for number in first..first + len {
             // SAFETY: free pages of the shard.
             let found = unsafe { page(number) };
@@ -521,7 +520,7 @@ impl Shard {
         found.clear();
         found.kind = Kind::Free;
         self.page_bytes -= PAGE;
-        self.spans[temperature_of(number)].put((number, 1));
+        self.spans[class_of_page(number)].put((number, 1));
     }
 
     fn end_large(&mut self, first: u32, len: u32) {
@@ -532,7 +531,7 @@ impl Shard {
             found.kind = Kind::Free;
         }
         self.page_bytes -= len as usize * PAGE;
-        self.spans[temperature_of(first)].put((first, len));
+        self.spans[class_of_page(first)].put((first, len));
     }
 
     /// Frees all objects of an arena.
@@ -572,7 +571,7 @@ impl Shard {
         }
         self.unlink(number);
         let Some(to) = list.checked_sub(1) else { return };
-        let first = &mut self.lists[temperature_of(number)][usize::from(to)];
+        let first = &mut self.lists[class_of_page(number)][usize::from(to)];
         let next = std::mem::replace(first, number + 1);
         // SAFETY: as above.
         let found = unsafe { page(number) };
@@ -596,7 +595,7 @@ impl Shard {
             let (next, previous) = (found.next, found.previous);
             match previous.checked_sub(1) {
                 Some(previous) => page(previous).next = next,
-                None => self.lists[temperature_of(number)][usize::from(list)] = next,
+                None => self.lists[class_of_page(number)][usize::from(list)] = next,
             }
             if let Some(next) = next.checked_sub(1) {
                 page(next).previous = previous;
@@ -606,7 +605,7 @@ impl Shard {
 }
 
 /// Has a zone handed out more: for at least so many bytes at a multiple of `align`, for this shard.
-fn extend(temperature: usize, shard: usize, bytes: usize, align: usize) -> bool {
+fn extend(class: usize, shard: usize, bytes: usize, align: usize) -> bool {
     let align = align.max(PAGE);
     let Some(size) =
         bytes.checked_add(align - PAGE).and_then(|size| size.checked_next_multiple_of(PAGE))
@@ -616,31 +615,31 @@ fn extend(temperature: usize, shard: usize, bytes: usize, align: usize) -> bool 
     let size = size.max(CHUNK);
     let zone_pages = ZONE_PAGES.load(Relaxed);
     // First, as far as can be told: what the zone hands out it does not take back.
-    if !know(temperature, (KNOWN[temperature].load(Relaxed) + size / PAGE).min(zone_pages)) {
+    if !know(class, (KNOWN[class].load(Relaxed) + size / PAGE).min(zone_pages)) {
         return false;
     }
-    let chunk = zone::extend(zone::PLACED[temperature], size, PAGE) as usize;
+    let chunk = zone::extend(zone::PLACED[class], size, PAGE) as usize;
     if chunk == 0 {
         return false;
     }
     let (first, end) = (number_of(chunk), number_of(chunk + size - PAGE) + 1);
-    if !know(temperature, end as usize - temperature * zone_pages) {
+    if !know(class, end as usize - class * zone_pages) {
         return false;
     }
     for number in first..end {
         // SAFETY: no other thread uses it yet; zeros are valid.
         unsafe { &(*record(number)).shard }.store(shard as u8 + 1, Release);
     }
-    SHARD[shard].lock().spans[temperature].add((first, end - first));
+    SHARD[shard].lock().spans[class].add((first, end - first));
     true
 }
 
 /// Has so many pages of a zone have records.
-fn know(temperature: usize, pages: usize) -> bool {
+fn know(class: usize, pages: usize) -> bool {
     let _growing = OPENING.lock();
     let zone_pages = ZONE_PAGES.load(Relaxed);
-    let from = record((temperature * zone_pages) as u32) as usize;
-    let known = KNOWN[temperature].load(Relaxed);
+    let from = record((class * zone_pages) as u32) as usize;
+    let known = KNOWN[class].load(Relaxed);
     let accessible = |pages: usize| {
         (pages * size_of::<Record>())
             .next_multiple_of(RECORDS_STEP)
@@ -652,7 +651,7 @@ fn know(temperature: usize, pages: usize) -> bool {
     if to > is && unsafe { span.open(from + is, to - is) }.is_err() {
         return false;
     }
-    KNOWN[temperature].store(known.max(pages), Release);
+    KNOWN[class].store(known.max(pages), Release);
     true
 }
 
@@ -684,19 +683,13 @@ fn alive(id: ArenaId) -> Option<(LockGuard<'static, Shard>, usize, Owner)> {
 
 /// Where an object is to go: the shard, and what it asks for there. `None`: where `malloc` puts it.
 fn resolve(placement: Placement, bytes: usize, align: usize) -> Option<(usize, Request)> {
-    let request = |temperature, (owner, generation), near| Request {
-        bytes,
-        align,
-        temperature,
-        owner,
-        generation,
-        near,
-    };
+    let request =
+        |class, (owner, generation), near| Request { bytes, align, class, owner, generation, near };
     match placement {
         Placement::Default => None,
         Placement::Hot => Some((own_shard(), request(HOT, (0, 0), None))),
         Placement::Cold => Some((own_shard(), request(COLD, (0, 0), None))),
-        Placement::NextTo(0) => Some((own_shard(), request(MILD, (0, 0), None))),
+        Placement::NextTo(0) => Some((own_shard(), request(NEUTRAL, (0, 0), None))),
         Placement::NextTo(near) => {
             let Some((mut inside, shard, number)) = shard_of(near) else {
                 misuse(|| format!("mnalloc next to {near:#x}, which was not placed"));
@@ -713,7 +706,7 @@ fn resolve(placement: Placement, bytes: usize, align: usize) -> Option<(usize, R
             Some((
                 shard,
                 request(
-                    temperature_of(number),
+                    class_of_page(number),
                     (owner, generation),
                     (kind == Kind::Objects).then_some(near),
                 ),
@@ -727,7 +720,7 @@ fn resolve(placement: Placement, bytes: usize, align: usize) -> Option<(usize, R
                 return None;
             };
             let arena = inside.arenas.at(owner)?;
-            Some((shard, request(usize::from(arena.temperature), (owner, arena.generation), None)))
+            Some((shard, request(usize::from(arena.class), (owner, arena.generation), None)))
         }
     }
 }
@@ -753,12 +746,12 @@ fn allocate(placement: Placement, bytes: usize, align: usize) -> usize {
         if let Some(object) = inside.allocate(request) {
             return object;
         }
-        let can_age = inside.spans[request.temperature].can_age();
+        let can_age = inside.spans[request.class].can_age();
         drop(inside);
         if can_age {
             // What is free may only be in the wrong pieces.
-            (0..2).for_each(|_| tidy_one(&SHARD[shard], request.temperature));
-        } else if !extend(request.temperature, shard, bytes, align) {
+            (0..2).for_each(|_| tidy_one(&SHARD[shard], request.class));
+        } else if !extend(request.class, shard, bytes, align) {
             return 0;
         }
     }
@@ -848,16 +841,16 @@ extern "C" fn terrace_placed_resize(object: usize, size: usize) -> bool {
 /// Makes an arena, in the zone that a placement, by its number, means. 0 without memory.
 pub fn create(kind: usize, what: usize) -> ArenaId {
     let placement = Placement::of(kind, what);
-    let (shard, temperature) = match placement {
+    let (shard, class) = match placement {
         Some(Placement::Hot) => (None, HOT),
         Some(Placement::Cold) => (None, COLD),
         Some(placement @ (Placement::NextTo(1..) | Placement::Arena(_))) if open() => {
             match resolve(placement, 0, GRANULE) {
-                Some((shard, request)) => (Some(shard), request.temperature),
-                None => (None, MILD),
+                Some((shard, request)) => (Some(shard), request.class),
+                None => (None, NEUTRAL),
             }
         }
-        _ => (None, MILD),
+        _ => (None, NEUTRAL),
     };
     if placement.is_none() {
         misuse(|| format!("an arena with placement {kind}, which there is not"));
@@ -868,7 +861,7 @@ pub fn create(kind: usize, what: usize) -> ArenaId {
     // Some that are made one after the other lie together; but not all those that one thread makes,
     // for all, behind one lock.
     let shard = shard.unwrap_or_else(|| MADE.fetch_add(1, Relaxed) / ARENAS_TOGETHER % SHARDS);
-    let made = SHARD[shard].lock().arenas.create(temperature as u8);
+    let made = SHARD[shard].lock().arenas.create(class as u8);
     made.map_or(0, |(owner, generation)| arena_id(shard, owner, generation))
 }
 
@@ -941,19 +934,19 @@ pub fn usage() -> [usize; 3] {
 /// Gives back to the system what has been empty since the call before the last.
 pub fn tidy() {
     for shard in shards_in_use() {
-        (0..TEMPERATURES).for_each(|temperature| tidy_one(shard, temperature));
+        (0..PLACEMENT_CLASSES).for_each(|class| tidy_one(shard, class));
     }
 }
 
-fn tidy_one(shard: &Lock<Shard>, temperature: usize) {
-    let going = shard.lock().spans[temperature].age();
+fn tidy_one(shard: &Lock<Shard>, class: usize) {
+    let going = shard.lock().spans[class].age();
     for (first, len) in &going {
         // No other thread knows of it. Where the kernel refuses, it is no worse than not having
         // tried.
         let _ = zone::discard(address_of(*first), *len as usize * PAGE);
     }
     let mut inside = shard.lock();
-    going.into_iter().for_each(|span| inside.spans[temperature].add(span));
+    going.into_iter().for_each(|span| inside.spans[class].add(span));
 }
 
 /// Takes the locks for a fork: before those of [`crate::zone`].

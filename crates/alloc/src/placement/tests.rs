@@ -95,9 +95,9 @@ fn hot_and_cold_lie_apart() {
     assert!(
         region(hot) != region(cold) && region(hot) != region(mild) && region(cold) != region(mild)
     );
-    assert_eq!(temperature_of(number_of(beside)), HOT);
+    assert_eq!(class_of_page(number_of(beside)), HOT);
     let of_cold = create(3, 0);
-    assert_eq!(temperature_of(number_of(object(Placement::Arena(of_cold), 5000))), COLD);
+    assert_eq!(class_of_page(number_of(object(Placement::Arena(of_cold), 5000))), COLD);
     assert!(destroy(of_cold));
     [hot, cold, mild, beside].into_iter().for_each(|object| terrace_placed_free(object));
 }

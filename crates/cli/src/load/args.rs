@@ -204,8 +204,8 @@ pub struct KvArguments {
     pub warm_up: f64,
 
     /// Give up when the server has not answered for so long
-    #[arg(long, value_name = "S", default_value_t = 60.0, value_parser = seconds)]
-    pub patience: f64,
+    #[arg(long, alias = "patience", value_name = "S", default_value_t = 60.0, value_parser = seconds)]
+    pub timeout: f64,
 
     /// Count operations on each item while it is measured, and write them into this file as JSON
     #[arg(long, value_name = "FILE")]

@@ -28,7 +28,7 @@ const INPUT_BYTES: usize = 64 << 10;
 const AROUND_VALUE_BYTES: usize = 4096;
 const EVENTS: usize = 256;
 /// How often is looked whether the server still answers.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// The kernel sleeps whole milliseconds. What is due sooner is waited for awake.
 const SLEEP_LEAST: Duration = Duration::from_millis(2);
 
@@ -91,21 +91,21 @@ pub struct Client {
     protocol: Protocol,
     values: Values,
     ledger: Arc<Ledger>,
-    patience: Duration,
+    timeout: Duration,
     /// Whether values must be right.
     checked: bool,
     value: Vec<u8>,
 }
 
 impl Client {
-    /// Connects. A server that says nothing for `patience` is given up.
+    /// Connects. A server that says nothing for `timeout` is given up.
     pub fn connect(
         target: &Target,
         connections: usize,
         protocol: Protocol,
         values: Values,
         ledger: Arc<Ledger>,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<Self> {
         let poll = Poll::new().context("cannot poll")?;
         let open = |number| -> Result<Connection> {
@@ -134,7 +134,7 @@ impl Client {
             protocol,
             values,
             ledger,
-            patience,
+            timeout,
             checked: true,
             value: Vec::new(),
         })
@@ -167,7 +167,7 @@ impl Client {
         loop {
             let now = Instant::now();
             let is_on = plan.until.is_none_or(|until| now < until);
-            let mut wait = self.patience.min(LOOK_EVERY);
+            let mut wait = self.timeout.min(POLL_INTERVAL);
             if let Some(rate) = plan.rate.filter(|_| is_on && !are_over) {
                 let due = |count: u64| begun + Duration::from_secs_f64(count as f64 / rate);
                 while due(set_out) <= now
@@ -208,10 +208,10 @@ impl Client {
             plan.told.troubles.store(tally.troubles(), Relaxed);
             if self.connections.iter().all(|connection| connection.pending.is_empty()) {
                 heard = heard.max(now);
-            } else if heard.elapsed() >= self.patience {
+            } else if heard.elapsed() >= self.timeout {
                 bail!(
-                    "the server has not answered for {:?}; it may be stopped, or too busy: see --patience",
-                    self.patience
+                    "the server has not answered for {:?}; it may be stopped, or too busy: see --timeout",
+                    self.timeout
                 );
             }
         }

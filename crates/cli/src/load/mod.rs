@@ -119,10 +119,10 @@ pub fn run(arguments: &KvArguments) -> Result<u8> {
     let (lengths, random) = (arguments.value_bytes.clone(), arguments.incompressible.clone());
     let values = Values::new(lengths, random, arguments.seed);
     let mix = arguments.workload.map_or(Mix::of_gets(arguments.get_share), Workload::mix);
-    let patience = Duration::from_secs_f64(arguments.patience);
+    let timeout = Duration::from_secs_f64(arguments.timeout);
     let protocol = match arguments.protocol {
         Some(protocol) => protocol,
-        None => arguments.target.protocol(patience)?,
+        None => arguments.target.protocol(timeout)?,
     };
     let mut outcome = Outcome {
         version: env!("CARGO_PKG_VERSION"),
@@ -156,7 +156,7 @@ pub fn run(arguments: &KvArguments) -> Result<u8> {
         let connections = share(arguments.connections as u64, threads, number) as usize;
         let (values, ledger) = (values.clone(), Arc::clone(&ledger));
         let client =
-            Client::connect(&arguments.target, connections, protocol, values, ledger, patience)?;
+            Client::connect(&arguments.target, connections, protocol, values, ledger, timeout)?;
         Ok(if arguments.unchecked { client.unchecked() } else { client })
     };
     let mut clients = (0..threads).map(open).collect::<Result<Vec<_>>>()?;

@@ -55,17 +55,17 @@ impl fmt::Display for Target {
 }
 
 impl Target {
-    /// The protocol that the server there speaks: it is asked, and has `patience` to answer.
-    pub fn protocol(&self, patience: Duration) -> Result<Protocol> {
+    /// The protocol that the server there speaks: it is asked, and has `timeout` to answer.
+    pub fn protocol(&self, timeout: Duration) -> Result<Protocol> {
         let answered = match self {
             Target::Tcp(address) => {
                 let mut stream = connect_tcp(address).with_context(|| unreachable(self))?;
-                stream.set_read_timeout(Some(patience))?;
+                stream.set_read_timeout(Some(timeout))?;
                 Protocol::ask(&mut stream)
             }
             Target::Unix(path) => {
                 let mut stream = UnixStream::connect(path).with_context(|| unreachable(self))?;
-                stream.set_read_timeout(Some(patience))?;
+                stream.set_read_timeout(Some(timeout))?;
                 Protocol::ask(&mut stream)
             }
         };

@@ -10,9 +10,9 @@ use terrace_os as sys;
 
 /// Time between looks, at first and while processes come; while none do it doubles up to the
 /// second; and the greatest share of it that a look may take of a CPU.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 const QUIET_LOOK_EVERY: Duration = Duration::from_millis(500);
-const LOOK_SHARE: u32 = 32;
+const POLL_SHARE: u32 = 32;
 /// After so long nothing more is written into the page of a process that has ended, by the process
 /// in which its pages were moved.
 const SILENT_NS: u64 = 2_000_000_000;
@@ -47,7 +47,7 @@ impl Ended {
             known: HashMap::new(),
             figures: Vec::new(),
             idle: 0,
-            wait: LOOK_EVERY,
+            wait: POLL_INTERVAL,
         }
     }
 
@@ -71,8 +71,8 @@ impl Ended {
                 self.take_out(&file, now_ns);
             }
         }
-        self.wait = if came { LOOK_EVERY } else { (self.wait * 2).min(QUIET_LOOK_EVERY) };
-        self.wait.max((cpu_time() - begun) * LOOK_SHARE)
+        self.wait = if came { POLL_INTERVAL } else { (self.wait * 2).min(QUIET_LOOK_EVERY) };
+        self.wait.max((cpu_time() - begun) * POLL_SHARE)
     }
 
     /// Looks into the pages that are new. True if there were some.

@@ -17,8 +17,8 @@ use terrace_control::stats::{NO_PLACE, State};
 use terrace_os as sys;
 
 /// Time between looks, and the greatest share of it that a look may take of a CPU.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
-const LOOK_SHARE: u32 = 64;
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
+const POLL_SHARE: u32 = 64;
 /// What ends so soon after the program does not go on, it ends with it.
 const END_WITH_IT: Duration = Duration::from_millis(100);
 /// A page is made so soon, or never.
@@ -94,14 +94,14 @@ impl GoingOn {
         if seen.managed.is_empty() {
             // Looked at twice: a child may have been forked by one that ended, and have no page
             // yet.
-            let patience = if seen.coming { COMES_WITHIN } else { LOOK_EVERY };
-            if now - *self.none_since.get_or_insert(now) >= patience {
+            let limit = if seen.coming { COMES_WITHIN } else { POLL_INTERVAL };
+            if now - *self.none_since.get_or_insert(now) >= limit {
                 return None;
             }
         } else {
             self.none_since = None;
         }
-        let wait = LOOK_EVERY.max((cpu_time() - begun) * LOOK_SHARE);
+        let wait = POLL_INTERVAL.max((cpu_time() - begun) * POLL_SHARE);
         self.again = now + wait;
         Some(wait)
     }

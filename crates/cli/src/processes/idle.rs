@@ -26,8 +26,8 @@ const TIMES_S: [u64; 4] = [2, 10, 60, 300];
 /// Processes with less anonymous memory are of no interest.
 pub const FROM_BYTES: u64 = 16 << 20;
 /// Time between looks, and the greatest share of it that a look may take of a CPU.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
-const LOOK_SHARE: u32 = 64;
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
+const POLL_SHARE: u32 = 64;
 /// So many pages are read in a round to see how they compress, and in a process at most.
 const PAGES_A_ROUND: usize = 64;
 const PAGES_MAX: usize = 4096;
@@ -122,7 +122,7 @@ impl IdleWatch {
                 self.look_at(pid, file.started_ns);
             }
         }
-        LOOK_EVERY.max((cpu_time() - begun) * LOOK_SHARE)
+        POLL_INTERVAL.max((cpu_time() - begun) * POLL_SHARE)
     }
 
     /// Looks at one process, if it is time for that: of an image that started then.

@@ -23,8 +23,8 @@ use terrace_control::stats::State;
 use terrace_os as sys;
 
 /// Time between looks, and the greatest share of it that a look may take of a CPU.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
-const LOOK_SHARE: u32 = 64;
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
+const POLL_SHARE: u32 = 64;
 /// Greatest share of a CPU that looks by kind may take: one part in so many. Such looks are few.
 const BY_KIND_SHARE: u32 = 8;
 /// Until the program is there.
@@ -303,7 +303,7 @@ impl Outside {
             return FIRST_LOOKS_EVERY;
         }
         let rest = (cpu_time() - begun).saturating_sub(by_kind);
-        LOOK_EVERY.max(rest * LOOK_SHARE).max(by_kind * BY_KIND_SHARE)
+        POLL_INTERVAL.max(rest * POLL_SHARE).max(by_kind * BY_KIND_SHARE)
     }
 
     /// What was seen of all processes. Memory that is shared counts for each.

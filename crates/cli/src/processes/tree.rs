@@ -16,13 +16,13 @@ use terrace_control::backoff::Backoff;
 use terrace_control::budget_status::BudgetStatus;
 use terrace_control::settings::{Dram, MIN_BUDGET_BYTES, NO_BUDGET};
 use terrace_control::stats::State;
-use terrace_policy::shares::{Need, shares};
+use terrace_policy::budget_split::{Need, shares};
 use terrace_policy::slowdown::{Look, Slowdown, Target};
 
 /// Time between looks, and the greatest share of it that a look may take of a CPU. (On a busy
 /// machine it may take much longer by the clock.)
-const LOOK_EVERY: Duration = Duration::from_millis(100);
-const LOOK_SHARE: u32 = 32;
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+const POLL_SHARE: u32 = 32;
 /// Longest time between looks while no process comes and nothing changes.
 const QUIET_LOOK_EVERY: Duration = Duration::from_millis(500);
 /// The directory's time of change is that of a clock that ticks this often at least.
@@ -228,7 +228,7 @@ impl Tree {
             begun: Instant::now(),
             taken_in: None,
             quiet_until: Instant::now(),
-            backoff: Backoff::new(LOOK_EVERY, QUIET_LOOK_EVERY),
+            backoff: Backoff::new(POLL_INTERVAL, QUIET_LOOK_EVERY),
             sharers: HashSet::new(),
             sharing_looked: None,
             sharing_cost: Duration::ZERO,
@@ -270,7 +270,7 @@ impl Tree {
         let begun = cpu_time();
         let came = self.take_in();
         if !came && now < self.quiet_until {
-            return LOOK_EVERY;
+            return POLL_INTERVAL;
         }
         self.read_pages();
         self.see_who_is_gone();
@@ -283,7 +283,7 @@ impl Tree {
         }
         self.rest(now, came, room);
         // What counting shared pages cost has a limit of its own.
-        LOOK_EVERY.max((cpu_time() - begun).saturating_sub(counting) * LOOK_SHARE)
+        POLL_INTERVAL.max((cpu_time() - begun).saturating_sub(counting) * POLL_SHARE)
     }
 
     /// Longer each time while nothing changes.
@@ -300,7 +300,7 @@ impl Tree {
             came || self.growth.is_changing() || self.comes_down.is_some(),
         );
         // The last of the looks meanwhile, each of which may come a little early, is one.
-        self.quiet_until = now + sleep - LOOK_EVERY / 2;
+        self.quiet_until = now + sleep - POLL_INTERVAL / 2;
     }
 
     /// What is known at the end; `None` if no process was ever looked at, or without a budget.

@@ -13,7 +13,7 @@ use terrace_policy::slowdown::Target;
 const TRIES: u32 = 20;
 const TRY_EVERY: Duration = Duration::from_millis(50);
 /// How often it is looked whether the program has executed another.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What to attach with, and how far that is.
 pub struct Inject {
@@ -68,7 +68,7 @@ impl Inject {
             // Also by a keeper that went on with a program that was executed.
             self.tries = 0;
         }
-        let wait = if is_attached || self.tries >= TRIES { LOOK_EVERY } else { TRY_EVERY };
+        let wait = if is_attached || self.tries >= TRIES { POLL_INTERVAL } else { TRY_EVERY };
         self.next = Some(Instant::now() + wait);
         wait
     }

@@ -20,7 +20,7 @@ use terrace_control::moves::{MoveReason, Moved, address_of};
 use terrace_policy::placement;
 
 /// Between looks: a ring holds that much of 300,000 moves a second.
-const LOOK_EVERY: Duration = Duration::from_millis(25);
+const POLL_INTERVAL: Duration = Duration::from_millis(25);
 /// After so many looks at which nothing came it is asked whether a process is over; and one that is
 /// says nothing for so long.
 const IDLE_LOOKS: u32 = 40;
@@ -87,7 +87,7 @@ impl MoveList {
                 return Duration::MAX;
             }
         }
-        LOOK_EVERY
+        POLL_INTERVAL
     }
 
     fn look_at(&mut self, page: &PageFile) -> std::io::Result<()> {

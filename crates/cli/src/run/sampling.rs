@@ -118,7 +118,7 @@ const TIMER_PERIOD_NS: u64 = 4_000_000;
 /// are: less of the time, then.
 const DUTY_OF_CHILDREN: f64 = 0.1;
 /// Between looks: a ring holds a third of a second.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// What an interrupt costs the program: the median gap that a spinning thread saw in its clock.
 const INTERRUPT: Duration = Duration::from_nanos(3_900);
 /// And a tick of the clock on a CPU where no program runs.
@@ -387,7 +387,7 @@ impl Sampling {
                 }
             }
         }
-        LOOK_EVERY
+        POLL_INTERVAL
     }
 
     /// Finds the processes of the run and their pages; those that have ended go.
@@ -614,7 +614,7 @@ mod tests {
         let mut on = true;
         let (mut cost, mut looks, mut sampled) = (Duration::ZERO, 0.0, 0.0);
         for look in 0..2_000 {
-            now += LOOK_EVERY;
+            now += POLL_INTERVAL;
             let samples = if on { threads * u64::from(RATE_HZ) / 10 } else { 0 };
             let reading = Duration::from_micros(20 + samples * 3);
             on = control.look(now, samples, wanted, || reading).unwrap_or(on);
@@ -624,7 +624,7 @@ mod tests {
                 sampled += f64::from(u32::from(on));
             }
         }
-        (cost.as_secs_f64() / (looks * LOOK_EVERY.as_secs_f64()), sampled / looks)
+        (cost.as_secs_f64() / (looks * POLL_INTERVAL.as_secs_f64()), sampled / looks)
     }
 
     #[test]

@@ -26,8 +26,8 @@ const REQUESTS: &str = "/dev/cpu_dma_latency";
 const NOTHING: i32 = -1;
 /// Between looks at how many faults there were (processes tell ten times a second), and the
 /// greatest share of it that a look may take of a CPU.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
-const LOOK_SHARE: u32 = 64;
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
+const POLL_SHARE: u32 = 64;
 /// From so many a second on, which makes 3 % of a thread's time of what a fault saves (34 µs).
 const FAULTS_PER_S: f64 = 1_000.0;
 /// And until so long after there were fewer.
@@ -133,7 +133,7 @@ impl Wakefulness {
         if let Some(wanted) = self.demand.is_wanted(Instant::now(), faults) {
             self.request(wanted);
         }
-        LOOK_EVERY.max((cpu_time() - begun) * LOOK_SHARE)
+        POLL_INTERVAL.max((cpu_time() - begun) * POLL_SHARE)
     }
 
     /// Takes the request back until there are faults again: there is no look for a while.

@@ -13,7 +13,7 @@ use terrace_control::settings::Settings;
 use terrace_control::windows::{Row, main_tier};
 
 /// Between looks. A window's rows are written at once, and a ring holds 7,000 regions.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// Regions times windows of which a report tells, over all processes; beyond that only of tiers.
 const CELLS_MOST: usize = 1 << 20;
 
@@ -137,7 +137,7 @@ impl Placements {
         for page in statistics::page_files(&self.run_dir) {
             self.look_at(&page);
         }
-        LOOK_EVERY
+        POLL_INTERVAL
     }
 
     fn look_at(&mut self, page: &PageFile) {

@@ -33,7 +33,7 @@ const REQUEST: &str = "set.json";
 const REQUEST_BYTES: u64 = 4096;
 /// A run looks at its processes once a second at the rarest. So long it may be stopped, or starved.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// How often a run looks whether anything is asked, and for processes that must be told.
 const HEAR_EVERY: Duration = Duration::from_millis(500);
 
@@ -441,7 +441,7 @@ fn ask(directory: &Path, text: &[u8]) -> Result<()> {
                 ANSWER_WITHIN.as_secs()
             );
         }
-        std::thread::sleep(LOOK_EVERY);
+        std::thread::sleep(POLL_INTERVAL);
     }
     Ok(())
 }
@@ -453,7 +453,7 @@ fn put(file: &Path, name: &Path, deadline: Instant) -> io::Result<()> {
             Err(error)
                 if error.kind() == io::ErrorKind::AlreadyExists && Instant::now() < deadline =>
             {
-                std::thread::sleep(LOOK_EVERY);
+                std::thread::sleep(POLL_INTERVAL);
             }
             done => return done,
         }

@@ -62,7 +62,7 @@ impl Evictor {
     /// (compacted).
     pub(crate) fn recompress_densest(&mut self, mm: &Mm, entry: Entry) -> u64 {
         let Some(densest) = mm.densest_own_tier() else { return 0 };
-        self.recompress(mm, entry, densest, Which::Denser).gained_bytes
+        self.recompress(mm, entry, densest, Which::Smaller).gained_bytes
     }
 
     /// Moves what is stored of a region into the tier `to`, one of ours. Pages that do not compress
@@ -74,7 +74,7 @@ impl Evictor {
         to: usize,
         which: Which,
     ) -> Recompressed {
-        let if_denser = which == Which::Denser;
+        let if_smaller = which == Which::Smaller;
         let mut done = Recompressed::default();
         if !accepts(&mm.tiers[to]) {
             return done;
@@ -99,14 +99,14 @@ impl Evictor {
             let Some(from) = store.tier_of(old).map(usize::from).filter(is_meant) else {
                 continue;
             };
-            let gains_nothing = if_denser && mm.tiers[from].leaves_dram();
+            let gains_nothing = if_smaller && mm.tiers[from].leaves_dram();
             // A repeated pattern takes no memory anywhere.
             let stays = old.encoding == Encoding::Same && !matches!(which, Which::In(_));
             if gains_nothing || stays {
                 continue;
             }
             let old_len = u64::from(old.len);
-            match self.copied(mm, &mut store, old, to, if_denser) {
+            match self.copied(mm, &mut store, old, to, if_smaller) {
                 RecodeOutcome::To(new) => {
                     let len = if mm.tiers[to].leaves_dram() { 0 } else { new.len.into() };
                     if settle_moved(mm, &mut store, word, found, new) {
@@ -131,7 +131,7 @@ impl Evictor {
             // Bytes of DRAM.
             let len = if mm.tiers[to].leaves_dram() { 0 } else { encoded.bytes.len() as u64 };
             // Moving for less than an eighth is not worth a slower fault.
-            let too_little = if_denser && len * 8 > old_len * 7;
+            let too_little = if_smaller && len * 8 > old_len * 7;
             if too_little || encoded.encoding == Encoding::Raw && len > 0 {
                 continue;
             }
@@ -165,7 +165,7 @@ impl Evictor {
         store: &mut RegionStore,
         old: Location,
         to: usize,
-        if_denser: bool,
+        if_smaller: bool,
     ) -> RecodeOutcome {
         let Some(from) = store.tier_of(old).map(usize::from) else { return RecodeOutcome::Useless };
         let into = &mm.tiers[to];
@@ -174,7 +174,7 @@ impl Evictor {
         }
         // In DRAM the same bytes take as much room, and a page that is not compressed saves none.
         let in_dram = !into.leaves_dram();
-        let as_many = if_denser && !mm.tiers[from].leaves_dram();
+        let as_many = if_smaller && !mm.tiers[from].leaves_dram();
         if in_dram && (as_many || old.encoding == Encoding::Raw) {
             return RecodeOutcome::Useless;
         }
@@ -256,7 +256,7 @@ pub(crate) enum Which {
     /// All pages that are stored in other tiers.
     All,
     /// Only pages that take an eighth less of DRAM in the new tier.
-    Denser,
+    Smaller,
     /// Only pages that are in this tier.
     In(usize),
 }
@@ -264,7 +264,7 @@ pub(crate) enum Which {
 impl Which {
     fn is_in(self, tier: usize) -> bool {
         match self {
-            Which::All | Which::Denser => true,
+            Which::All | Which::Smaller => true,
             Which::In(of) => of == tier,
         }
     }

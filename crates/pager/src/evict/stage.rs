@@ -13,10 +13,10 @@ use std::time::Duration;
 use terrace_control::settings::Eviction;
 use terrace_os::{self as sys, Errno, PAGE};
 
-/// Least time between scans for pinned pages, ns. `LOOK_SHARE` is the least time as a multiple of
+/// Least time between scans for pinned pages, ns. `POLL_SHARE` is the least time as a multiple of
 /// one scan's processor time.
-const LOOK_EVERY_NS: u64 = 5_000_000;
-const LOOK_SHARE: u64 = 20;
+const POLL_INTERVAL_NS: u64 = 5_000_000;
+const POLL_SHARE: u64 = 20;
 
 /// The result for a run of claimed pages.
 struct RunOutcome {
@@ -48,7 +48,7 @@ impl Evictor {
             ));
         }
         let cost_ns = sys::thread_cpu_ns() - before_ns;
-        self.next_pin_check_ns = sys::now_ns() + LOOK_EVERY_NS.max(cost_ns * LOOK_SHARE);
+        self.next_pin_check_ns = sys::now_ns() + POLL_INTERVAL_NS.max(cost_ns * POLL_SHARE);
     }
 
     /// Moves claimed pages into staging slots, run by run, and adds them to `staged`. The first

@@ -21,12 +21,12 @@ const UNCHANGED: usize = 1;
 
 impl Evictor {
     /// Lets codecs learn from evicted pages, where there are enough of them.
-    pub(crate) fn learn(&mut self, mm: &Mm) {
+    pub(crate) fn train(&mut self, mm: &Mm) {
         for (tier, training) in mm.tiers.iter().zip(&mut self.training) {
             if let Some(pages) = training.due(tier) {
                 // No fork may take place meanwhile.
                 let _inside = mm.gate.worker();
-                tier.learn(&pages, &sys::thread_cpu_ns);
+                tier.train(&pages, &sys::thread_cpu_ns);
                 // One at a time: each takes milliseconds.
                 return;
             }
@@ -273,7 +273,7 @@ impl Mm {
                     let note = format!(
                         "{refusal}. Until that works again, pages stay in DRAM or go to other tiers"
                     );
-                    self.complain(&note);
+                    self.warn(&note);
                     self.set_note_if_empty(&note);
                 }
             }
@@ -334,7 +334,7 @@ mod tests {
             };
             let taken = evictor.evict(pager, pager.table.get_or_create(base).unwrap(), request);
             assert_eq!(taken.evicted as usize, REGION / PAGE);
-            evictor.learn(pager);
+            evictor.train(pager);
         }
         assert!(!evictor.training[2].is_first(), "768 pages are enough");
         assert_eq!(pager.tiers[2].stats.pages(), 0);

@@ -1,5 +1,5 @@
 //! Evicted pages that are collected for a tier's codec to learn from
-//! ([`terrace_tiers::Codec::learn`]).
+//! ([`terrace_tiers::Codec::train`]).
 
 use terrace_tiers::{Page, Tier};
 

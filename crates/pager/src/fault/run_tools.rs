@@ -21,7 +21,7 @@ pub(crate) struct RunTools {
 }
 
 /// Buffers, prefetch requests and descriptor copies.
-pub(crate) struct Ahead {
+pub(crate) struct RestoreTools {
     pub(crate) tools: [AtomicPtr<RunTools>; TOOLS_MAX],
     /// Sets of buffers allocated.
     pub(crate) made: AtomicU32,
@@ -47,13 +47,13 @@ pub(crate) struct PrefetchQueue {
 /// A borrowed set of buffers. It is held inside the gate, so that a fork finds them all in their
 /// places.
 pub(crate) struct Borrowed<'a> {
-    pub(crate) ahead: &'a Ahead,
+    pub(crate) owner: &'a RestoreTools,
     pub(crate) tools: *mut RunTools,
 }
 
 impl Drop for Borrowed<'_> {
     fn drop(&mut self) {
-        for place in &self.ahead.tools {
+        for place in &self.owner.tools {
             if place.compare_exchange(std::ptr::null_mut(), self.tools, AcqRel, Relaxed).is_ok() {
                 return;
             }
@@ -61,10 +61,10 @@ impl Drop for Borrowed<'_> {
     }
 }
 
-impl Ahead {
-    pub fn new() -> Ahead {
+impl RestoreTools {
+    pub fn new() -> RestoreTools {
         let own = sys::reserve(PAGE).ok().filter(|page| sys::wipe_in_children(*page, PAGE));
-        let ahead = Ahead {
+        let ahead = RestoreTools {
             tools: Default::default(),
             made: AtomicU32::new(0),
             copies: Lock::new([None; SHARDS_MAX]),

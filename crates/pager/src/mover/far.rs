@@ -28,7 +28,7 @@ use terrace_tiers::Node;
 const AGAIN: usize = 64;
 /// Time for one round of queries, ns. Unchanged regions get one part in `IN_TURN_SHARE` of the
 /// time.
-const LOOK_UP_NS: u64 = 500_000;
+const QUERY_NS: u64 = 500_000;
 const IN_TURN_SHARE: u64 = 100;
 /// How often the policy is asked what should move, ns, and for how long its moves are made, before
 /// others have their turn.
@@ -44,7 +44,7 @@ const ORDER_AGAIN_NS: u64 = 20_000_000;
 /// Rest after all of a full node was tried, and nothing could be compressed, ns.
 const REST_NS: u64 = 1_000_000_000;
 /// How often the room in the node is read, ns.
-const LOOK_EVERY_NS: u64 = 1_000_000_000;
+const POLL_INTERVAL_NS: u64 = 1_000_000_000;
 /// A region counts as far if more than one page in this many is on the node.
 const FAR_SHARE: u16 = 4;
 
@@ -203,7 +203,7 @@ impl Far {
     /// Queries where pages are, of regions where that may have changed, and of others in turn.
     pub fn refresh_locations(&mut self, pager: &Pager, now_ns: u64) {
         // From now on: a scan may have come before.
-        let deadline = sys::now_ns() + LOOK_UP_NS;
+        let deadline = sys::now_ns() + QUERY_NS;
         while sys::now_ns() < deadline {
             if let Some(region) = self.stale.pop_front() {
                 self.regions[region as usize].stale = false;
@@ -211,7 +211,7 @@ impl Far {
             } else if self.inherited > 0 {
                 // All has been queried: the rest of what the parent knew of is not there.
                 pager.count_far(-(std::mem::take(&mut self.inherited) as i64));
-            } else if now_ns - self.scan_cursor_ns < LOOK_UP_NS * IN_TURN_SHARE
+            } else if now_ns - self.scan_cursor_ns < QUERY_NS * IN_TURN_SHARE
                 || self.regions.is_empty()
             {
                 return;
@@ -518,7 +518,7 @@ impl Far {
 
     /// Makes the moves that the policy wants; `room_bytes` are for pages in DRAM in all.
     pub fn decide(&mut self, pager: &Pager, room_bytes: u64, now_ns: u64) {
-        if now_ns - self.looked_ns > LOOK_EVERY_NS {
+        if now_ns - self.looked_ns > POLL_INTERVAL_NS {
             self.looked_ns = now_ns;
             self.look_at_node(pager);
         }

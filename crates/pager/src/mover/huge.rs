@@ -21,11 +21,11 @@ use terrace_policy::eviction::regions::KEPT_PRESSURE;
 use terrace_policy::eviction::victims::{Choice, Pressure, RegionView, VictimPolicy};
 
 /// How often hot regions are looked for, ns.
-const LOOK_EVERY_NS: u64 = 1_000_000_000;
+const POLL_INTERVAL_NS: u64 = 1_000_000_000;
 /// Scans in a row in which a region must be hot and whole to be stable.
 const STEADY_LOOKS: i16 = 3;
 /// Longest time of a scan, ns: 5 % of a CPU.
-const LOOK_NS: u64 = 50_000_000;
+const POLL_NS: u64 = 50_000_000;
 /// Scans for which a region that the kernel did not collapse is not tried again.
 const REFUSED_LOOKS: i16 = 60;
 /// A region is hot if it has at least this part of the average's samples: a colder one may have to
@@ -83,7 +83,7 @@ impl Huge {
         scanned_ns: u64,
     ) {
         let now_ns = sys::now_ns();
-        if now_ns - self.looked_ns < LOOK_EVERY_NS || scanned_ns < self.looked_ns {
+        if now_ns - self.looked_ns < POLL_INTERVAL_NS || scanned_ns < self.looked_ns {
             return;
         }
         self.looked_ns = now_ns;
@@ -112,7 +112,7 @@ impl Huge {
             let begun_ns = sys::now_ns();
             if *steady == STEADY_LOOKS
                 && room
-                && begun_ns - now_ns < LOOK_NS
+                && begun_ns - now_ns < POLL_NS
                 && !pager.pause_asked()
             {
                 let begun_cpu_ns = sys::thread_cpu_ns();

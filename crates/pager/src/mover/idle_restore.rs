@@ -2,7 +2,7 @@
 //! evicted while the program grew would otherwise be restored by a fault each, for as long as it
 //! runs.
 
-use crate::fault::ahead::{Cause, RUN_PAGES};
+use crate::fault::inline::{Cause, RUN_PAGES};
 use crate::pager::Pager;
 use crate::pages::table::{Entry, REGION};
 use crate::pages::word::State;
@@ -78,7 +78,7 @@ impl IdleRestore {
             pager.touched_bytes() + pager.account.overhead_bytes.load(Relaxed) < until;
         let until = if all_has_room { until } else { until.min(budget - budget / 8) };
         let mut room = || {
-            let goes_on = !pager.pause_asked() && !pager.is_retired();
+            let goes_on = !pager.pause_asked() && !pager.is_shut_down();
             goes_on && pager.physical_bytes() + ((PAGES_AT_ONCE * PAGE) as u64) < until
         };
         let mut restored = 0;

@@ -27,7 +27,7 @@ mod walk;
 mod watermark;
 
 use crate::evict::priority::{BACKGROUND_AFTER_NS, Priority};
-use crate::fault::ahead::RUN_PAGES;
+use crate::fault::inline::RUN_PAGES;
 use crate::mover::state::{IDLE_TICK, Mover, SLICE_NS, list};
 use crate::mover::watermark::{REACTION_S, WATERMARK_MIN};
 use crate::pager::Pager;
@@ -76,7 +76,7 @@ pub(crate) fn run(pager: &'static Pager) {
         let calls = pager.mover.calls.load(Acquire);
         pager.set_priority_by_room();
         mover.pause_if_asked();
-        if pager.is_retired() {
+        if pager.is_shut_down() {
             return;
         }
         pager.forget_unmapped();
@@ -119,8 +119,9 @@ impl Mover {
         pager.drain_prefetches(|pager| {
             let budget = pager.account.budget_bytes.load(Relaxed);
             let room = budget.saturating_sub(self.low_watermark(budget, sys::now_ns()) / 2);
-            let may =
-                !pager.pause_asked() && !pager.is_retired() && !pager.faults.events.bypasses_libc();
+            let may = !pager.pause_asked()
+                && !pager.is_shut_down()
+                && !pager.faults.events.bypasses_libc();
             may && pager.physical_bytes() + ((RUN_PAGES * PAGE) as u64) < room
         });
     }
@@ -164,7 +165,7 @@ impl Mover {
             return IDLE_TICK;
         }
         if !pager.pause_asked() {
-            self.evictor.learn(pager);
+            self.evictor.train(pager);
         }
         let before = self.demoted();
         let (policy, pressure) = (&mut self.policy, self.pressure);
@@ -266,7 +267,7 @@ impl Mover {
         let before = self.demoted();
         let until = budget.saturating_sub(watermark * 3 / 2);
         let mut room = || {
-            let goes_on = !pager.pause_asked() && !pager.is_retired();
+            let goes_on = !pager.pause_asked() && !pager.is_shut_down();
             goes_on && pager.physical_bytes() + ((RUN_PAGES * PAGE) as u64) < until
         };
         let policy = &mut self.policy;

@@ -76,7 +76,7 @@ impl Pager {
             start,
             start + len,
             || self.wake_mover(),
-            || !self.is_retired(),
+            || !self.is_shut_down(),
         );
         true
     }

@@ -10,7 +10,7 @@
 
 use crate::evict::compression_sample::CompressionSample;
 use crate::evict::{EvictRequest, Evictor, Which, accepts, is_refused, note_refusals};
-use crate::fault::ahead::Cause;
+use crate::fault::inline::Cause;
 use crate::mover::idle_restore::restore_region;
 use crate::pager::Pager;
 use crate::pages::table::{Entry, REGION_PAGES};

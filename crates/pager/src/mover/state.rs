@@ -35,7 +35,7 @@ const EXCHANGE_EVERY_NS: u64 = 20_000_000;
 /// How often the program is asked to free unused memory, ns.
 const GIVE_BACK_EVERY_NS: u64 = 1_000_000_000;
 /// How often the device under the kernel's swap is checked, ns.
-const LOOK_AT_SWAP_EVERY_NS: u64 = 200_000_000;
+const SWAP_POLL_INTERVAL_NS: u64 = 200_000_000;
 /// How often files free their unused space, and a refusing one is tried again, ns.
 const TIDY_EVERY_NS: u64 = 50_000_000;
 const TRY_AGAIN_EVERY_NS: u64 = 1_000_000_000;
@@ -154,7 +154,7 @@ impl Mover {
             tidy_files: Every::new(TIDY_EVERY_NS, now_ns),
             try_files_again: Every::new(TRY_AGAIN_EVERY_NS, now_ns),
             give_back: Every::new(GIVE_BACK_EVERY_NS, now_ns),
-            look_at_swap: Every::new(LOOK_AT_SWAP_EVERY_NS, 0),
+            look_at_swap: Every::new(SWAP_POLL_INTERVAL_NS, 0),
             try_swap_again: Every::new(TRY_AGAIN_EVERY_NS, 0),
             idle_restore: IdleRestore::new(now_ns),
             placer: Placer::new(pager, now_ns),

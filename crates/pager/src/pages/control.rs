@@ -84,8 +84,8 @@ pub(crate) struct MoverControl {
     /// The floor: nothing more can be reclaimed, so waiting for room is pointless.
     pub at_floor: AtomicBool,
     pub running: AtomicBool,
-    /// Whether Terrace's threads are to end, and none starts again (see `Pager::retire`).
-    pub retired: AtomicBool,
+    /// Whether Terrace's threads are to end, and none starts again (see `Pager::shut_down`).
+    pub shut_down: AtomicBool,
 }
 
 /// A request of a thread of the program to one of ours, for a range. The thread waits until it is

@@ -9,7 +9,7 @@ use crate::counters::Account;
 use crate::fault::event_queue::Events;
 use crate::fault::fault_cost::FaultCost;
 use crate::fault::following::Threads;
-use crate::fault::run_tools::Ahead;
+use crate::fault::run_tools::RestoreTools;
 use crate::pages::control::{Descriptors, MoverControl};
 use crate::pages::lock::{Gate, Lock};
 use crate::pages::probation::Probation;
@@ -64,7 +64,7 @@ pub enum Mode {
     Observing = 2,
     /// All threads run, and pages are moved.
     Active = 3,
-    /// The start failed or the pager was retired: all memory stays in DRAM.
+    /// The start failed or the pager was shut down: all memory stays in DRAM.
     Failed = 4,
 }
 
@@ -114,7 +114,7 @@ pub(crate) struct Faults {
     pub threads: Threads,
     pub cost: FaultCost,
     /// Tools with which threads of the program restore pages.
-    pub run_tools: Ahead,
+    pub run_tools: RestoreTools,
 }
 
 /// Warnings that were given already: each is given once only.
@@ -233,11 +233,11 @@ impl Mm {
         self.tiers.iter().filter(|tier| tier.node().is_none()).map(|tier| tier.stats.pages()).sum()
     }
 
-    /// Whether the pager is retired ([`Pager::retire`](crate::Pager::retire)): no thread of ours
+    /// Whether the pager was shut down ([`Pager::shut_down`](crate::Pager::shut_down)): no thread of ours
     /// serves memory any more. A seccomp filter may be loaded, so no system call may be made that
     /// the program would not make without us.
-    pub fn is_retired(&self) -> bool {
-        self.mover.retired.load(Acquire)
+    pub fn is_shut_down(&self) -> bool {
+        self.mover.shut_down.load(Acquire)
     }
 
     /// Whether `address` is in the page whose fault tells a handler to end.

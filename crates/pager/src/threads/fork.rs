@@ -120,7 +120,7 @@ impl Pager {
             let note = "a forked child could not be given files with pages (out of descriptors, or Linux before 6.9): they were restored first";
             static SAID: AtomicBool = AtomicBool::new(false);
             if !SAID.swap(true, Relaxed) {
-                self.complain(note);
+                self.warn(note);
                 self.set_note_if_empty(note);
             }
             self.restore_everything();
@@ -228,7 +228,7 @@ impl Pager {
         self.tiers.iter().for_each(|tier| tier.stats.begin_again());
         self.mover.touching.store(0, Relaxed);
         self.timers.reset_after_fork();
-        if self.is_retired() {
+        if self.is_shut_down() {
             // There may be a seccomp filter, and opening a file could end the child. Nothing is
             // out, and nothing starts again.
             self.stats.forget();
@@ -263,7 +263,7 @@ impl Pager {
             Mode::Observing if self.settings.children => self.start(),
             Mode::Failed => {
                 self.set_mode(Mode::Failed);
-                self.say(Reported::Unmanaged, "as its parent");
+                self.publish_state(Reported::Unmanaged, "as its parent");
             }
             // A child whose parent had not started starts as its own memory grows.
             Mode::Observing | Mode::Off | Mode::Starting => {}
@@ -372,7 +372,7 @@ impl Pager {
         self.mover.waiting.store(0, Relaxed);
         self.mover.demand.store(0, Relaxed);
         self.mover.normal_until_ns.store(0, Relaxed);
-        self.mover.retired.store(false, Relaxed);
+        self.mover.shut_down.store(false, Relaxed);
         self.mover.running.store(false, Relaxed);
         self.mover.at_floor.store(false, Relaxed);
         self.service.asked.store(0, Relaxed);

@@ -68,7 +68,7 @@ impl Pager {
         let Some(refused) = self.refuses_every_task() else { return false };
         if refused {
             let tasks = companions_tasks();
-            self.retire(&format!(
+            self.shut_down(&format!(
                 "the limit on tasks (pids.max, ulimit -u) left none for the program, so Terrace gave its own back. All memory stays \
                  in DRAM. To change that: allow {tasks} tasks more for each process"
             ));

@@ -27,7 +27,7 @@ use terrace_control::stats::{INTERRUPT_WORDS, InterruptRing};
 use terrace_os::{self as sys, PAGE};
 
 /// How often the program's threads are listed.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Most threads that are interrupted: each has a timer, which counts against RLIMIT_SIGPENDING.
 const THREADS_MAX: usize = 256;
 /// How often the signal masks of threads are looked at, ns.
@@ -82,7 +82,7 @@ extern "C" fn timers_main(pager: *mut c_void) -> *mut c_void {
     // Ends with the program's main thread: this one must not keep the process alive once all others
     // have ended.
     while !timers.given_up
-        && !pager.is_retired()
+        && !pager.is_shut_down()
         && sys::thread_state(sys::program_id()) != Some('Z')
     {
         let now_ns = sys::now_ns();
@@ -91,7 +91,7 @@ extern "C" fn timers_main(pager: *mut c_void) -> *mut c_void {
         } else {
             timers.stop();
         }
-        sys::sleep(LOOK_EVERY);
+        sys::sleep(POLL_INTERVAL);
     }
     timers.end();
     pager.timers.over.store(timers.given_up, Relaxed);

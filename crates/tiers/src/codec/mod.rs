@@ -3,7 +3,7 @@
 //! it.
 //!
 //! What a codec needs to work is in the [`Scratch`] of the calling thread, so that a page costs no
-//! allocation; of its own it has at most what it [learned](Codec::learn). A codec must not panic or
+//! allocation; of its own it has at most what it [learned](Codec::train). A codec must not panic or
 //! read outside its input, whatever bytes it is given.
 
 #[cfg(feature = "deflate")]
@@ -50,7 +50,7 @@ pub trait Codec: Send + Sync {
         true
     }
 
-    /// How many pages [`Codec::learn`] wants to be shown; 0 if it does not learn.
+    /// How many pages [`Codec::train`] wants to be shown; 0 if it does not learn.
     fn training_pages(&self) -> usize {
         0
     }
@@ -60,7 +60,7 @@ pub trait Codec: Send + Sync {
     /// compressed before is read as before. Takes some milliseconds; others may use the codec
     /// meanwhile, but no fork may happen (a child would have half of what was learned). True if
     /// anything was learned.
-    fn learn(&self, _pages: &[Page], _clock_ns: &dyn Fn() -> u64) -> bool {
+    fn train(&self, _pages: &[Page], _clock_ns: &dyn Fn() -> u64) -> bool {
         false
     }
 }

@@ -326,7 +326,7 @@ impl Codec for Zstd {
         if self.level > LEVEL_MAX { 0 } else { TRAINING_PAGES + TRIAL_PAGES }
     }
 
-    fn learn(&self, pages: &[Page], clock_ns: &dyn Fn() -> u64) -> bool {
+    fn train(&self, pages: &[Page], clock_ns: &dyn Fn() -> u64) -> bool {
         if pages.len() < TRAINING_PAGES + TRIAL_PAGES {
             return false;
         }

@@ -72,5 +72,5 @@ pub fn no_clock() -> impl Fn() -> u64 {
 /// Shows a tier as many of the records as it wants, from number `from` on.
 pub fn teach(tier: &terrace_tiers::Tier, from: u64) -> bool {
     let pages: Vec<Page> = (from..from + tier.training_pages() as u64).map(records).collect();
-    tier.learn(&pages, &no_clock())
+    tier.train(&pages, &no_clock())
 }

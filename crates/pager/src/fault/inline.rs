@@ -5,7 +5,7 @@
 //! Everything here is a hint: where anything is in the way, the page is left to a handler.
 
 use crate::fault::buffers::PageBuffer;
-use crate::fault::run_tools::{Ahead, Borrowed, RunTools, TOOLS_MAX};
+use crate::fault::run_tools::{Borrowed, RestoreTools, RunTools, TOOLS_MAX};
 use crate::pages::mm::Mm;
 use crate::pages::shards::SHARD_SHIFT;
 use crate::pages::table::{Entry, REGION};
@@ -41,7 +41,7 @@ pub(crate) enum Cause {
     Planned,
 }
 
-impl Ahead {
+impl RestoreTools {
     pub(crate) fn borrow_tools(&self, mm: &Mm) -> Option<Borrowed<'_>> {
         let kept = self
             .tools
@@ -49,7 +49,7 @@ impl Ahead {
             .map(|place| place.swap(std::ptr::null_mut(), AcqRel))
             .find(|tools| !tools.is_null());
         if let Some(tools) = kept {
-            return Some(Borrowed { ahead: self, tools });
+            return Some(Borrowed { owner: self, tools });
         }
         if self
             .made
@@ -70,7 +70,7 @@ impl Ahead {
         if tools.is_none() {
             self.made.fetch_sub(1, AcqRel);
         }
-        tools.map(|tools| Borrowed { ahead: self, tools })
+        tools.map(|tools| Borrowed { owner: self, tools })
     }
 }
 
