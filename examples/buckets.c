@@ -1,7 +1,7 @@
 /*
- * A chained hash table whose buckets are arenas: an entry, its key and its value lie on the page of
- * those before it, and what is seldom read lies elsewhere. It is filled, and then a tenth of it is
- * read for 5 s, or as long as is said: what is resident before and after is printed.
+ * A chained hash table whose buckets are arenas. An entry, its key and its value lie on the page of
+ * those before it, and what is seldom read lies elsewhere. The table is filled, and then a tenth of
+ * it is read for 5 s, or as long as is said. What is resident before and after is printed.
  *
  *     cc -O2 buckets.c $(pkg-config --cflags --libs terrace) -o buckets && ./buckets
  *     terrace run --dram 50% -- ./buckets

@@ -1,6 +1,6 @@
 /*
- * A cache: keys to values, of which those that were not used for a while are dropped when it is full. Its entries lie where malloc puts them.
- * movable_cache.c is the same with entries that move; `diff cache.c movable_cache.c` shows what that takes.
+ * A cache: keys to values. When full, it drops values that were not used for a while. malloc
+ * places the entries. movable_cache.c has entries that move: see `diff cache.c movable_cache.c`.
  *
  *     cc -O2 cache.c -o cache && ./cache
  */

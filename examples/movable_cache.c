@@ -1,5 +1,5 @@
 /*
- * The cache of cache.c with entries that move, so that popular ones share pages. `diff cache.c movable_cache.c` shows what that takes.
+ * cache.c with entries that move, so that popular ones share pages: `diff cache.c movable_cache.c`.
  *
  *     cc -O2 movable_cache.c -lterrace_objects -lpthread -ldl -lm -o movable_cache && ./movable_cache
  */

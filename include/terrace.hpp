@@ -1,5 +1,6 @@
-// Terrace for C++17: an owner of an arena, an allocator for containers, and a memory resource. See terrace.h for what placements mean, and for the two ways to use
-// it; where Terrace is not there, these allocate as malloc does.
+// Terrace for C++17: an owner of an arena, an allocator for containers, and a memory resource. See
+// terrace.h for what placements mean, and for the two ways to use it. Where Terrace is not there,
+// these allocate as malloc does.
 #ifndef TERRACE_HPP
 #define TERRACE_HPP
 
@@ -17,7 +18,8 @@ using placement = terrace_placement;
 inline placement next_to(const void *object) { return terrace_next_to(object); }
 inline placement in(terrace_arena arena) { return terrace_in(arena); }
 
-// Whether what is placed by either lives as long: an arena takes all that is in it along when it ends, also what was placed next to something in it.
+// Whether objects placed by either live as long. An arena that ends takes all its objects along,
+// including those placed next to one of them.
 inline bool live_alike(placement a, placement b) {
     auto in_none = [](placement where) { return where.kind != 1 && where.kind != 4; };
     return (in_none(a) && in_none(b)) || (a.kind == b.kind && a.what == b.what);
@@ -31,21 +33,22 @@ inline bool live_alike(placement a, placement b) {
 #endif
 }
 
-// Memory of at least so many bytes; throws std::bad_alloc. std::free takes it back.
+// Allocates at least `bytes` bytes; throws std::bad_alloc. std::free takes them back.
 inline void *allocate(std::size_t bytes, std::size_t alignment, placement where) {
     void *memory = nullptr;
-    // What is smaller than its alignment, malloc need not align so far.
+    // malloc need not align an object that is smaller than its alignment that far.
     if (alignment <= 16 && alignment <= bytes)
         memory = TERRACE_MNALLOC(bytes, where);
     else if (bytes <= static_cast<std::size_t>(-1) - alignment)
-        // As aligned_alloc wants it.
+        // aligned_alloc wants a multiple of the alignment.
         memory = TERRACE_MNALLOC_ALIGNED(alignment, (bytes + alignment - 1) / alignment * alignment, where);
     if (!memory)
         no_memory();
     return memory;
 }
 
-// Owns an arena. What is in it when this ends is freed, without destructors: containers in it have to go first, or hold nothing that needs them.
+// Owns an arena. Its objects are freed when this ends, without destructors. Containers in it have
+// to end first, or hold nothing that needs destructors.
 class arena {
 public:
     explicit arena(placement where = TERRACE_DEFAULT) : id_(TERRACE_ARENA_CREATE(where)) {}
@@ -88,7 +91,8 @@ public:
 
     placement where() const noexcept { return where_; }
 
-    // Containers take each other's memory where these are equal, and else move element by element.
+    // Containers take each other's memory where these are equal. Otherwise they move element by
+    // element.
     template <class U> friend bool operator==(const allocator &a, const allocator<U> &b) noexcept { return live_alike(a.where(), b.where()); }
     template <class U> friend bool operator!=(const allocator &a, const allocator<U> &b) noexcept { return !live_alike(a.where(), b.where()); }
 

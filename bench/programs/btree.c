@@ -1,6 +1,7 @@
 /*
- * A B+-tree in which nodes, their arrays of keys and pointers, and records are objects of their own, as in the published one that Jenga and Mitosis
- * measure. Keys come in at random; then Zipf or uniform keys are looked up.
+ * A B+-tree in which nodes, their arrays of keys and pointers, and records are objects of their
+ * own. It is as the published one that Jenga and Mitosis measure. Keys come in at random; then Zipf
+ * or uniform keys are looked up.
  *
  *     btree [KEYS [LOOKUPS [SEED [SKEW in percent, 0: uniform]]]]
  */
@@ -21,7 +22,7 @@ struct node {
 
 static struct node *root;
 
-/* Functions of their own, as there: who allocates tells leaves from the nodes above them. */
+/* Functions of their own, as there: what allocates tells leaves from the nodes above them. */
 __attribute__((noinline)) static struct node *new_node(void) {
     struct node *node = calloc(1, sizeof *node);
     node->keys = malloc(ORDER * sizeof *node->keys);
@@ -93,7 +94,8 @@ int main(int count, char **words) {
     uint64_t keys = argument(count, words, 1, 1000000), lookups = argument(count, words, 2, 4000000), state = argument(count, words, 3, 1);
     double skew = (double)argument(count, words, 4, 99) / 100;
     root = new_leaf();
-    /* A walk through all keys in an order that looks like chance: a step that has no factor in common with their number. */
+    /* A walk through all keys in an order that looks like chance: a step that has no factor in
+     * common with their number. */
     uint64_t step = keys * 0.618;
     for (uint64_t a = step, b = keys; b;) {
         uint64_t rest = a % b;

@@ -1,10 +1,17 @@
 #!/bin/sh
-# Builds the programs whose accesses are recorded: compiled with -fsanitize=thread, linked with our recorder instead of libtsan (crates/recorder).
+# Builds the programs whose accesses are recorded:
 #
 #     bench/programs/build.sh DIR [PROGRAM...]
 #
-# into DIR; all of them, or only those named. Without TERRACE_RECORD they run as they are, only slower. Needs gcc, g++, make and cargo; for redis-server also Debian's source
-# packages (apt-get and dpkg-source; the machine's own settings stay as they are), for SQLite the package registry (cargo).
+# into DIR; all of them, or only those named.
+#
+# They are compiled with -fsanitize=thread, and linked with our recorder instead of libtsan
+# (crates/recorder). Without TERRACE_RECORD they run as they are, only slower. Needed are:
+#
+# - gcc, g++, make and cargo;
+# - for redis-server, Debian's source packages (apt-get and dpkg-source; the machine's own settings
+#   stay as they are);
+# - for SQLite, the package registry (cargo).
 set -eu
 
 here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
@@ -68,8 +75,9 @@ for program; do
         ;;
     redis)
         redis_source
-        # The libraries that it brings (Lua, hiredis) are built as always. Not linked with -fsanitize: that would bring libtsan.
-        # Linked anew in any case: the recorder may be another one.
+        # The libraries that it brings (Lua, hiredis) are built as always. Not linked with
+        # -fsanitize: that would bring libtsan. Linked anew in any case: the recorder may be another
+        # one.
         rm -f "$dir/redis/src/redis-server"
         make -C "$dir/redis/src" -s -j2 redis-server MALLOC=libc BUILD_TLS=no USE_SYSTEMD=no OPTIMIZATION=-O2 \
             REDIS_CFLAGS="$compile -w" REDIS_LDFLAGS="$link"

@@ -1,5 +1,6 @@
 /*
- * A sparse solver: conjugate gradients on a symmetric matrix with random places and a heavy diagonal, as in the NAS benchmark CG.
+ * A sparse solver: conjugate gradients on a symmetric matrix with random places and a heavy
+ * diagonal, as in the NAS benchmark CG.
  *
  *     cg [ROWS [ENTRIES in each row [ITERATIONS [SEED]]]]
  */

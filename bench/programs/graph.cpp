@@ -1,5 +1,6 @@
 /*
- * Graph kernels as in the GAP benchmark suite, on a Kronecker graph (Graph500's parameters): PageRank, breadth-first search, betweenness centrality.
+ * Graph kernels as in the GAP benchmark suite, on a Kronecker graph (Graph500's parameters):
+ * PageRank, breadth-first search, betweenness centrality.
  *
  *     graph pr|bfs|bc [SCALE [DEGREE [ROUNDS [SEED]]]]
  *
@@ -19,7 +20,8 @@ struct Graph {
     uint64_t degree(uint32_t v) const { return start[v + 1] - start[v]; }
 };
 
-/* Undirected: every edge in both directions. Numbers of vertices are scattered, as the generator's tell their degree. */
+/* Undirected: every edge in both directions. Numbers of vertices are scattered, as the generator's
+ * tell their degree. */
 static Graph kronecker(int scale, uint64_t degree, uint64_t *state) {
     uint64_t vertices = 1ull << scale, edges = vertices * degree / 2;
     vector<uint32_t> names(vertices);

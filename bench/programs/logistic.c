@@ -1,5 +1,6 @@
 /*
- * Sparse logistic regression: each pass goes through all examples, whose features are Zipf-distributed as words are, and changes the weights.
+ * Sparse logistic regression: each pass goes through all examples, whose features are
+ * Zipf-distributed as words are, and changes the weights.
  *
  *     logistic [EXAMPLES [FEATURES [PASSES [SEED]]]]
  */

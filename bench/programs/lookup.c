@@ -1,6 +1,7 @@
 /*
- * Cross sections looked up in tables at random, as XSBench does for Monte-Carlo neutron transport: a search in one grid of all energies, then, for
- * each nuclide of a material, two neighbouring rows of its own table.
+ * Cross sections looked up in tables at random, as XSBench does for Monte-Carlo neutron transport.
+ * Each lookup is a search in one grid of all energies. Then, for each nuclide of a material, two
+ * neighbouring rows of its own table are read.
  *
  *     lookup [ENERGIES of a nuclide [LOOKUPS [SEED]]]
  */
@@ -15,7 +16,8 @@ struct row {
     double energy, sections[REACTIONS];
 };
 
-/* Nuclides of each material, and how often a material is met (Hoogenboom-Martin, as XSBench has it): fuel has half of the nuclides. */
+/* Nuclides of each material, and how often a material is met (Hoogenboom-Martin, as XSBench has
+ * it): fuel has half of the nuclides. */
 static const int sizes[MATERIALS] = {34, 5, 4, 4, 27, 21, 21, 21, 21, 21, 9, 9};
 static const double chances[MATERIALS] = {0.140, 0.052, 0.275, 0.134, 0.154, 0.064, 0.066, 0.055, 0.008, 0.015, 0.025, 0.013};
 

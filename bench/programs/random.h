@@ -1,5 +1,6 @@
 /*
- * Seeded random numbers and Zipf ranks, the same on every machine; and the recorder's two calls, which are there if the program is linked with it.
+ * Seeded random numbers and Zipf ranks, the same on every machine. Also the recorder's two calls,
+ * which are there if the program is linked with it.
  */
 #ifndef RANDOM_H
 #define RANDOM_H
@@ -69,7 +70,8 @@ static inline uint64_t zipf_next(const struct zipf *z, uint64_t *state) {
     }
 }
 
-/* Popular ranks are scattered over the keys: a multiplication by an odd number, folded into the count, which is no multiple of it. */
+/* Popular ranks are scattered over the keys: a multiplication by an odd number, folded into the
+ * count, which is no multiple of it. */
 static inline uint64_t scattered(uint64_t rank, uint64_t count) { return rank * 48611 % count; }
 
 static inline uint64_t argument(int count, char **words, int at, uint64_t otherwise) {

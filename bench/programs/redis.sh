@@ -1,9 +1,12 @@
 #!/bin/sh
-# Runs the redis-server of DIR (build.sh) with its client, which loads it, tells the recorder when to count (TERRACE_RECORD_START=now: from the beginning), and ends it:
+# Runs the redis-server of DIR (build.sh) with its client, which loads it and ends it:
 #
 #     KEYS=200000 OPERATIONS=1000000 SEED=1 bench/programs/redis.sh DIR [WORDS...]
 #
-# WORDS come before the server's command, such as `env LD_PRELOAD=libjemalloc.so.2` or `terrace run --allocator context --`.
+# WORDS come before the server's command, such as `env LD_PRELOAD=libjemalloc.so.2`
+# or `terrace run --allocator context --`.
+#
+# The client tells the recorder when to count (TERRACE_RECORD_START=now: from the beginning).
 set -eu
 [ $# -ge 1 ] || { sed -n '2,6s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 dir=$1

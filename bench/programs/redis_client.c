@@ -1,6 +1,8 @@
 /*
- * Loads a Redis over its socket and asks for Zipf keys: 90 % GET, 10 % SET with another size. Values are of 50 to 300 bytes, every sixteenth of 1 to 4 KiB. Between the
- * two parts, and at the end, it sends the server SIGUSR2, which the recorder takes for the beginning and the end of what counts.
+ * Loads a Redis over its socket and asks for Zipf keys: 90 % GET, 10 % SET with another size.
+ * Values are of 50 to 300 bytes, every sixteenth of 1 to 4 KiB. Between the two parts, and at the
+ * end, it sends the server SIGUSR2. The recorder takes that for the beginning and the end of what
+ * counts.
  *
  *     redis_client SOCKET [KEYS [OPERATIONS [SEED]]]
  */

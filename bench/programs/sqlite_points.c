@@ -1,5 +1,6 @@
 /*
- * SQLite in memory: a table of rows of 50 to 300 bytes with a second index, in which Zipf keys are looked up and now and then changed.
+ * SQLite in memory: a table of rows of 50 to 300 bytes with a second index. Zipf keys are looked
+ * up, and now and then changed.
  *
  *     sqlite_points [ROWS [OPERATIONS [SEED]]]
  */

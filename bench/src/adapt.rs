@@ -8,9 +8,10 @@ use anyhow::Context;
 use serde_json::{Value, json};
 use terrace_policy::registry::live;
 
-/// Recovered at this share of the throughput before the change.
+/// Share of the throughput before a change at which a policy has recovered.
 const RECOVERED: f64 = 0.8;
-/// Looked at for "before the change", and the shortest recovery that counts, s.
+/// Time before a change over which throughput is averaged, and the shortest recovery that counts,
+/// s.
 const BEFORE_S: f64 = 2.0;
 
 /// What is run.
@@ -42,7 +43,7 @@ pub struct Options {
     terrace_flags: String,
 }
 
-/// One run.
+/// Figures of a run.
 struct Run {
     over_time: Vec<f64>,
     interval_s: f64,
@@ -105,7 +106,7 @@ impl Run {
     }
 }
 
-/// Runs all.
+/// Runs the benchmark.
 pub fn run(options: &Options) -> anyhow::Result<()> {
     let mut all = Vec::new();
     for pattern in &options.patterns {

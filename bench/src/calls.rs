@@ -1,6 +1,8 @@
-//! What a program's own calls about memory cost: munmap, madvise, mremap and fork, through the C
-//! library and by an instruction of the program's own, of memory that is resident and of memory
-//! that is out. And what a thousand processes cost, as `ps` and a memory control group show them.
+//! Costs of a program's own calls about memory: munmap, madvise, mremap and fork. They are made
+//! through the C library and by an instruction of the program's own. The memory is resident or
+//! evicted.
+//!
+//! Beside them, what a thousand processes cost, as `ps` and a memory control group show it.
 
 use crate::machine::pinned_to;
 use crate::probe::{self, MIB, PAGE, REGION};
@@ -22,15 +24,16 @@ use terrace_testkit::zram::Zram;
 /// there is nothing to compare.
 const CALLS: [&str; 4] = ["munmap", "madvise(MADV_DONTNEED)", "mremap", "fork"];
 const BY_INSTRUCTION: &str = ", by instruction";
-/// What one call is about.
+/// Bytes that one call is about.
 const PIECE: usize = MIB;
 const FLAGS: [&str; 4] = ["--dram", "16G", "--tiers", "dram,lz4"];
-/// Rounds over the region: so many times its pieces are as many calls of each kind.
+/// Rounds over the region. Each kind of call is made once for each piece of the region in each
+/// round.
 const ROUNDS: usize = 4;
 const FORKS: usize = 40;
 /// Bytes of the inherited region that each of the forked processes writes.
 const WRITTEN: usize = MIB;
-/// Processes that came are there, but Terrace's beside them may still be starting.
+/// Wait after all processes have started: Terrace's processes beside them may still be starting.
 const SETTLE: Duration = Duration::from_secs(3);
 
 /// How much is measured.
@@ -44,7 +47,7 @@ pub struct Options {
     processes: usize,
 }
 
-/// Runs all.
+/// Runs the benchmark.
 pub fn run(options: &Options) -> anyhow::Result<()> {
     let calls = time_calls(options.repeats)?;
     let processes = hold_many(options.processes)?;
@@ -146,7 +149,7 @@ fn figure(times: &Histogram<u64>, out_share: f64) -> Value {
     json!({ "p50_us": us(0.5), "p99_us": us(0.99), "out_share": out_share })
 }
 
-/// How much is out, after what can be was sent out if it is to be.
+/// Share of the region that is evicted, after paging it out where `is_out` asks for that.
 fn out_share(memory: *mut u8, is_out: bool) -> f64 {
     if is_out {
         probe::page_out_in_batches(memory);
@@ -186,7 +189,8 @@ fn time_call(
 
 /// # Safety
 ///
-/// `piece` and `to` are so much memory that nothing refers to, of a mapping each.
+/// `piece` and `to` are [`PIECE`] bytes each, of a mapping each, and nothing refers to their
+/// contents.
 unsafe fn call(name: &str, by_instruction: bool, piece: *mut u8, to: *mut u8) -> io::Result<()> {
     const REMAP: libc::c_int = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
     if by_instruction {
@@ -247,11 +251,11 @@ fn wait_for(child: i32) -> anyhow::Result<()> {
 /// What a run with many processes shows from outside.
 #[derive(Clone, Copy)]
 struct Shown {
-    /// Lines of `ps`, and threads of them all.
+    /// Lines of `ps`, and threads of all these processes.
     processes: usize,
     threads: usize,
-    /// What `ps` adds up to (RSS), what is there (shared pages in part: Pss), and what the memory
-    /// group is charged.
+    /// Memory in bytes: what `ps` adds up to (RSS), what is there (shared pages in part: Pss), and
+    /// what the memory group is charged.
     rss: f64,
     pss: f64,
     group: f64,
@@ -329,7 +333,7 @@ fn shown_of(flags: Option<&[&str]>, processes: usize) -> anyhow::Result<Shown> {
     shown
 }
 
-/// The program that is looked at: forks so many processes, which stay until its input ends.
+/// The program that is looked at: forks this many processes, which stay until the input ends.
 pub fn hold_processes(processes: usize) -> anyhow::Result<()> {
     let memory = probe::map(REGION);
     probe::fill(memory, REGION);

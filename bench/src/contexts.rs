@@ -1,10 +1,13 @@
 //! How well context numbers tell true calling contexts apart, on real programs (Jenga §4.1).
 //!
-//! A preloaded probe (`bench/contexts/`) writes down for each allocation the ten innermost return
-//! addresses, as the compiler's own unwinder finds them, and the numbers at several depths.
-//! *Purity*: of the allocations with one number, how many have the commonest true context there;
-//! less than all means collisions. *Completeness*: of the allocations of one true context, how many
-//! have its commonest number; less than all means splits.
+//! A preloaded probe (`bench/contexts/`) writes down, for each allocation, the ten innermost return
+//! addresses as the compiler's own unwinder finds them. It also writes the numbers at several
+//! depths.
+//!
+//! - *Purity*: of the allocations with one number, how many have the commonest true context there.
+//!   Less than all means collisions.
+//! - *Completeness*: of the allocations of one true context, how many have its commonest number.
+//!   Less than all means splits.
 
 use crate::machine;
 use crate::results;
@@ -17,7 +20,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// As the probe has them (its `DEPTHS`); 0: the return address and the height of the stack.
+/// Depths of context numbers, in the order of the probe's records (its `DEPTHS`); 0: the return
+/// address and the height of the stack.
 const DEPTHS: [usize; 8] = [0, 1, 2, 3, 4, 6, 10, 16];
 const RECORD_WORDS: usize = 1 + DEPTHS.len();
 const START_WITHIN: Duration = Duration::from_secs(20);
@@ -106,8 +110,8 @@ impl Probe {
         Ok(command)
     }
 
-    /// What the program of which the name begins so has written; the longest, if there are several
-    /// processes.
+    /// Records of the program whose name begins with `program`: the longest file, if there are
+    /// several processes.
     fn records(&self, program: &str) -> anyhow::Result<Vec<u8>> {
         let begin = format!("contexts.{program}");
         let mut longest = Vec::new();

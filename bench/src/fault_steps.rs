@@ -1,6 +1,6 @@
-//! Where the time of a fault goes: from the instruction that touches an evicted page to the next
-//! one, step by step, with everything on one CPU and on two; and where that of an eviction goes.
-//! Beside them zram's total.
+//! Where the time of a fault goes, from the instruction that touches an evicted page to the next
+//! one. It is measured step by step, with everything on one CPU and on two. Likewise for an
+//! eviction; beside both, zram's total.
 
 use crate::machine::terrace;
 use crate::results::{self, median};
@@ -22,10 +22,10 @@ const FAULT: [(&str, &str); 7] = [
 /// The steps of an eviction, as the report names them.
 const EVICTION: [&str; 5] = ["scan_us", "move_us", "compress_us", "store_us", "empty_us"];
 
-/// How many CPUs, and the way to have so many.
+/// Numbers of CPUs, and the list of CPUs for each, as taskset takes it.
 const PLACES: [(&str, &str); 2] = [("one CPU", "0"), ("two CPUs", "0,1")];
 
-/// One run of the measured program; under Terrace if there is a file for its report.
+/// Runs the measured program once, under Terrace if there is a file for its report.
 fn one(cpus: &str, report: Option<&str>) -> anyhow::Result<Value> {
     let own = std::env::current_exe()?;
     let mut command = Command::new("taskset");

@@ -9,7 +9,7 @@ use anyhow::{Context, bail};
 use serde_json::{Value, json};
 use terrace_testkit::zram::Zram;
 
-/// How the figures of one case are called in the program's output, and in the table.
+/// Names of one case's figures in the program's output, and in the table.
 const FIGURES: [(&str, &str); 5] = [
     ("pages_per_s", "pages/s"),
     ("touch_p50_us", "p50 µs"),
@@ -18,7 +18,7 @@ const FIGURES: [(&str, &str); 5] = [
     ("memory_mib", "MiB with all of it out"),
 ];
 
-/// One run of the program: its figures, by case.
+/// Runs the program once. Returns its figures, by case.
 fn one(flags: Option<&[&str]>, cpus: &str, threads: &[usize]) -> anyhow::Result<Vec<Value>> {
     let own = std::env::current_exe()?;
     let threads = threads.iter().map(usize::to_string).collect::<Vec<_>>().join(",");

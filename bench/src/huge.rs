@@ -1,6 +1,6 @@
-//! What huge pages for hot memory bring: `terrace load memory` where all of it fits, alone with and
-//! without huge pages, and under Terrace with and without `--huge-pages hot`. Program and Terrace
-//! share one CPU.
+//! What huge pages for hot memory bring: `terrace load memory` where all of it fits. It runs alone
+//! with and without huge pages, and under Terrace with and without `--huge-pages hot`. Program and
+//! Terrace share one CPU.
 
 use crate::load::{self, Outcome, number};
 use crate::results::{self, median, median_interval};
@@ -27,10 +27,12 @@ pub struct Options {
     repeats: usize,
 }
 
-/// Looked at, of each run: its last so many seconds, when what is hot is huge.
+/// Length of the end of a run for which a figure of its own is told, s: by then what is hot is
+/// huge.
 const LATE_S: f64 = 10.0;
 
-/// A name, huge pages from the C library (its tunable asks for them), and flags for `terrace run`.
+/// A side of the comparison: a name, huge pages from the C library (its tunable asks for them), and
+/// flags for `terrace run`.
 type Side = (&'static str, bool, Option<&'static [&'static str]>);
 
 const SIDES: [Side; 4] = [
@@ -69,7 +71,7 @@ impl Run {
     }
 }
 
-/// Runs all.
+/// Runs the benchmark.
 pub fn run(options: &Options) -> anyhow::Result<()> {
     let mut all = Vec::new();
     for pattern in &options.patterns {

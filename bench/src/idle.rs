@@ -1,9 +1,12 @@
 //! What Terrace costs a program of which nothing is evicted, in CPU time and in memory. Bar: 2 %
 //! time, 1 % memory, against the program alone.
 //!
-//! A replaced allocator alone makes programs slower or faster, larger or smaller: what of the
-//! difference is that, and what is Terrace's own, tells the system's jemalloc, a third side; what
-//! samples cost, a fourth; and Terrace around the program's own allocator, a fifth.
+//! A replaced allocator alone makes programs slower or faster, larger or smaller. So there are more
+//! sides than these two:
+//!
+//! - the system's jemalloc tells what any replaced allocator costs;
+//! - Terrace with samples tells what samples cost;
+//! - Terrace around the program's own allocator tells what is Terrace's own.
 
 use crate::machine;
 use crate::results::{self, median, median_interval};
@@ -25,7 +28,8 @@ pub enum Part {
     Servers,
 }
 
-/// Changes strings of a hundred MiB of them all the time, so often.
+/// Program that changes strings of a hundred MiB of them all the time, as often as its argument
+/// says.
 const CHANGES: &str = "
 import random, sys
 random.seed(7)
@@ -37,8 +41,9 @@ for _ in range(int(sys.argv[1])):
     n += len(docs[i])
 print(n)
 ";
-/// Holds so many MiB of strings, of so many repeats: up to 512 bytes they are in Python's own
-/// arenas, and of malloc from there on. Then it does next to nothing, as a server without requests.
+/// Program that holds strings, whose MiB and least and most repeats are its arguments. Strings of
+/// up to 512 bytes are in Python's own arenas, larger ones are malloc's. Then it does next to
+/// nothing, as a server without requests.
 const HOLDS: &str = "
 import sys, random, select
 random.seed(7)
@@ -50,15 +55,16 @@ print('ready', flush=True)
 while not select.select([sys.stdin], [], [], 0.1)[0]:
     bytes(3000)
 ";
-/// Debian's, not a wrapper of the user's: those start dozens of processes before the program.
+/// Debian's interpreter. A wrapper of the user's would start dozens of processes before the
+/// program.
 const PYTHON: &str = "/usr/bin/python3";
 const SETTLE: Duration = Duration::from_millis(2500);
 
-/// Changes that take some two seconds.
+/// Number of changes that takes some two seconds.
 pub const CHANGES_SHORT: u32 = 1_500_000;
 
-/// Runs `pairs` rounds of the sides for CPU time, with so many changes each, and of servers, and
-/// `repeats` for memory.
+/// Runs `pairs` rounds of the sides for CPU time, with `changes` changes each, and as many of
+/// servers. Runs `repeats` rounds for memory.
 pub fn run(pairs: usize, changes: u32, repeats: usize, only: Option<Part>) -> anyhow::Result<()> {
     let sides = Side::all();
     let wanted = |part| only.is_none_or(|only| only == part);
@@ -80,8 +86,8 @@ pub fn run(pairs: usize, changes: u32, repeats: usize, only: Option<Part>) -> an
     Ok(())
 }
 
-/// CPU seconds of one run, all processes; and of them those of `terrace run` itself, as far as it
-/// was seen.
+/// CPU seconds of one run, of all processes; and those of `terrace run` itself among them, as far
+/// as it was seen.
 fn seconds(side: Side, changes: u32) -> anyhow::Result<(f64, f64)> {
     let before = machine::cpu_seconds(libc::RUSAGE_CHILDREN);
     let mut child = side

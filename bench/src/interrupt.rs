@@ -8,10 +8,10 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 static INTERRUPTED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
-/// How often a wait looks.
+/// Interval at which a wait looks for a signal.
 pub const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// From now on these signals are noticed by [`check`] instead of ending the process.
+/// Has these signals noticed by [`check`] from now on, instead of ending the process.
 pub fn watch() -> anyhow::Result<()> {
     let flag = INTERRUPTED.get_or_init(Arc::default);
     for signal in [SIGINT, SIGTERM, SIGHUP] {
@@ -20,12 +20,12 @@ pub fn watch() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether one came.
+/// Whether a signal came.
 pub fn came() -> bool {
     INTERRUPTED.get().is_some_and(|flag| flag.load(Relaxed))
 }
 
-/// An error if one came.
+/// Returns an error if a signal came.
 pub fn check() -> anyhow::Result<()> {
     if came() {
         bail!("interrupted");
@@ -33,7 +33,7 @@ pub fn check() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Sleeps, unless one comes.
+/// Sleeps, unless a signal comes.
 pub fn sleep(duration: Duration) -> anyhow::Result<()> {
     let end = Instant::now() + duration;
     while Instant::now() < end {

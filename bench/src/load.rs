@@ -5,7 +5,7 @@ use anyhow::Context;
 use serde_json::Value;
 use std::process::Stdio;
 
-/// What came of it.
+/// Outcome of a run.
 pub struct Outcome {
     /// What the load says of itself (`--json`).
     pub load: Value,

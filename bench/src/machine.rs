@@ -52,7 +52,7 @@ pub fn pinned_to(
     Ok(command)
 }
 
-/// What is started goes when the benchmark is killed: `terrace run` hands the signal on.
+/// Has what is started end when the benchmark is killed: `terrace run` hands the signal on.
 pub fn ends_with_us(command: &mut Command) {
     // SAFETY: between fork and exec one system call.
     unsafe {

@@ -38,7 +38,7 @@ mod zswap;
 
 use clap::{Parser, Subcommand};
 
-/// It places what its programs say.
+/// The allocator of the measured programs: it places what they say.
 #[global_allocator]
 static ALLOCATOR: terrace_api::Global = terrace_api::Global;
 

@@ -1,5 +1,5 @@
-//! Metadata per managed byte (bar: 0.3 %), three quarters of the memory evicted: the report's
-//! overhead, which the pager counts page by page over its own reservations.
+//! Metadata per managed byte (bar: 0.3 %), with three quarters of the memory evicted. It is the
+//! report's overhead, which the pager counts page by page over its own reservations.
 
 use crate::machine::terrace;
 use crate::results;

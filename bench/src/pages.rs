@@ -1,6 +1,6 @@
-//! One page: eviction, fault as the program sees it, the restore within it, and the restore by a
-//! program that says what it is about to touch, against zram lz4. Everything on CPU 0, Terrace's
-//! threads too; interleaved.
+//! Costs of one page, against zram lz4: eviction, the fault as the program sees it, and the restore
+//! within it. Also the restore by a program that says what it is about to touch. Everything is on
+//! CPU 0, Terrace's threads too; runs are interleaved.
 
 use crate::machine::pinned;
 use crate::results::{self, median};
@@ -8,7 +8,7 @@ use anyhow::{Context, bail};
 use serde_json::{Value, json};
 use terrace_testkit::zram::Zram;
 
-/// One run's figures.
+/// Figures of a run.
 struct Figures {
     fault_p50: f64,
     fault_p99: f64,
@@ -16,7 +16,7 @@ struct Figures {
     share: f64,
 }
 
-/// One of them.
+/// Reads a figure of a run.
 type Get = fn(&Figures) -> f64;
 
 /// What a measured program prints.

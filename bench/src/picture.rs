@@ -18,7 +18,7 @@ const COLOURS: [RGBColor; 6] = [
 
 const DARK: &str = "<style>@media (prefers-color-scheme: dark) { svg { filter: invert(1) hue-rotate(180deg) } }</style>";
 
-/// Each value with as many around it as make `width`, averaged.
+/// Each value averaged with as many around it as make `width`.
 pub fn smooth(values: &[f64], width: usize) -> impl Iterator<Item = f64> {
     (0..values.len()).map(move |i| {
         let part = &values[i.saturating_sub(width / 2)..(i + width / 2 + 1).min(values.len())];

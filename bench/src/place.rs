@@ -1,4 +1,4 @@
-//! Where the measured programs' objects are to lie, if this run is one with placements.
+//! Places for the measured programs' objects, if this run is one with placements.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -6,17 +6,17 @@ use terrace_api::{Arena, Placement, within};
 
 static PLACES: AtomicBool = AtomicBool::new(false);
 
-/// Whether this run is.
+/// Says whether this run is one with placements.
 pub fn set(places: bool) {
     PLACES.store(places, Relaxed);
 }
 
-/// See there.
+/// Whether this run is one with placements.
 pub fn is_on() -> bool {
     PLACES.load(Relaxed)
 }
 
-/// Has what `f` allocates lie there.
+/// Has what `f` allocates lie at a placement.
 pub fn place<R>(placement: Placement, f: impl FnOnce() -> R) -> R {
     if is_on() {
         // SAFETY: what is in an arena here goes before it.
@@ -29,7 +29,7 @@ pub fn place<R>(placement: Placement, f: impl FnOnce() -> R) -> R {
 /// Kinds of objects that are told apart.
 const KINDS: usize = 32;
 
-/// In an arena for objects of this kind, which is among those `like` it.
+/// Placement in an arena for objects of this kind, which is among those `like` it.
 pub fn with_kind(kind: usize, like: Placement) -> Placement {
     static ARENAS: [OnceLock<Arena>; KINDS] = [const { OnceLock::new() }; KINDS];
     if !is_on() {
@@ -38,7 +38,7 @@ pub fn with_kind(kind: usize, like: Placement) -> Placement {
     Placement::Arena(ARENAS[kind.min(KINDS - 1)].get_or_init(|| Arena::new(like)).id())
 }
 
-/// Beside an object.
+/// Placement beside an object.
 pub fn next_to<T: ?Sized>(object: &T) -> Placement {
     Placement::NextTo(std::ptr::from_ref(object).cast())
 }

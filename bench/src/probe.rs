@@ -1,5 +1,5 @@
-//! The programs that are measured: plain programs that know nothing of Terrace. What pages them out
-//! is whoever is there: Terrace if it is preloaded, the kernel's swap otherwise.
+//! The programs that are measured: plain programs that know nothing of Terrace. Terrace pages them
+//! out if it is preloaded, the kernel's swap otherwise.
 
 use crate::machine;
 use crate::servers::process;
@@ -66,7 +66,7 @@ fn page_out(memory: *mut u8, len: usize) {
     unsafe { libc::madvise(memory.cast(), len, libc::MADV_PAGEOUT) };
 }
 
-/// A whole region.
+/// Pages a whole region out.
 pub fn page_out_in_batches(memory: *mut u8) {
     for batch in (0..REGION / PAGE).step_by(BATCH_PAGES) {
         // SAFETY: inside the mapping.
@@ -74,7 +74,7 @@ pub fn page_out_in_batches(memory: *mut u8) {
     }
 }
 
-/// In an order that looks random and is always the same.
+/// The pages in an order that looks random and is always the same.
 fn shuffled(pages: Range<usize>) -> Vec<usize> {
     let mut order: Vec<usize> = pages.collect();
     let mut state = 42u64;
@@ -173,7 +173,7 @@ pub fn touch_ahead() -> anyhow::Result<()> {
         }
         left = left.max(pages - present_pages(memory, REGION));
     }
-    // The best of many short stretches: whoever else has the processor is in the others.
+    // The best of many short stretches: other threads had the processor in the others.
     let best_ns = |calls: usize, call: &dyn Fn(usize)| {
         let stretch = || {
             let start = Instant::now();
@@ -203,8 +203,8 @@ pub fn touch_ahead() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What Terrace's handler remembers of a fault: read, and each of its steps over. CLOCK_MONOTONIC,
-/// ns.
+/// Times of a fault that Terrace's handler remembers: when it was read, and when each step was
+/// over. CLOCK_MONOTONIC, ns.
 type FaultTimes = [u64; 6];
 
 fn monotonic_ns() -> u64 {
@@ -214,9 +214,9 @@ fn monotonic_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Pages a region out and touches it in random order, and lays its own times beside those of
-/// Terrace's handlers, if they are there; prints figures as JSON. Where it may run on several CPUs
-/// it stays on the last of them.
+/// Pages a region out and touches it in random order; prints figures as JSON. Lays its own times
+/// beside those of Terrace's handlers, if they are there. Where it may run on several CPUs it stays
+/// on the last of them.
 pub fn time_touches() -> anyhow::Result<()> {
     // SAFETY: a name of the library's.
     let symbol = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"terrace_fault_times".as_ptr()) };
@@ -277,7 +277,7 @@ pub fn time_touches() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// If there are several.
+/// Keeps this thread on the last CPU that it may run on, if there are several.
 fn stay_on_last_cpu() {
     // SAFETY: sets of CPUs are plain bits; the calls read and write one of this thread's own.
     unsafe {
@@ -296,14 +296,14 @@ fn stay_on_last_cpu() {
 /// How threads touch a region.
 #[derive(Clone, Copy)]
 pub struct FaulterCase {
-    /// In a word.
+    /// Name of the case.
     pub title: &'static str,
     /// Each thread has a part of its own; otherwise all touch every page, in the same order.
     own: bool,
     random: bool,
 }
 
-/// All ways.
+/// All cases.
 pub const FAULTER_CASES: [FaulterCase; 4] = [
     FaulterCase { title: "own, random", own: true, random: true },
     FaulterCase { title: "own, sequential", own: true, random: false },
@@ -312,7 +312,7 @@ pub const FAULTER_CASES: [FaulterCase; 4] = [
 ];
 
 /// Pages a region out and touches it from several threads, in all [`FAULTER_CASES`] with each of
-/// these numbers of threads; prints a line of JSON for each.
+/// these numbers of threads. Prints a line of JSON for each.
 pub fn touch_from_threads(threads: &[usize]) -> anyhow::Result<()> {
     let ballast = map(REGION);
     fill(ballast, REGION);
@@ -433,7 +433,7 @@ pub fn fill_memory(gib: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Sizes as heaps have them: mostly small, some of many pages.
+/// Sizes of objects as heaps have them: mostly small, some of many pages.
 fn sizes() -> impl FnMut() -> usize {
     let mut state = 7u64;
     move || {
@@ -447,8 +447,8 @@ fn sizes() -> impl FnMut() -> usize {
     }
 }
 
-/// Says that everything is there, and waits for the end of the input as a server without requests:
-/// now and then it does a little.
+/// Says that everything is there, and waits for the end of the input. As a server without requests
+/// does, it works a little now and then.
 fn hold() -> anyhow::Result<()> {
     println!("ready");
     let mut input = libc::pollfd { fd: libc::STDIN_FILENO, events: libc::POLLIN, revents: 0 };
@@ -459,7 +459,7 @@ fn hold() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Holds objects of so many MiB; a tenth was freed, in between.
+/// Holds this many MiB of objects; a tenth was freed, in between.
 pub fn hold_heap(mib: usize) -> anyhow::Result<()> {
     let mut size = sizes();
     let mut held = 0;
@@ -477,7 +477,7 @@ pub fn hold_heap(mib: usize) -> anyhow::Result<()> {
     hold()
 }
 
-/// Holds so many threads. Each allocated 64 objects, freed half of them, and sleeps.
+/// Holds this many threads. Each allocated 64 objects, freed half of them, and sleeps.
 pub fn hold_threads(threads: usize) -> anyhow::Result<()> {
     // Enough managed memory for Terrace's threads to start; never touched again.
     let ballast = map(REGION);

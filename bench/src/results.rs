@@ -1,4 +1,4 @@
-//! Where figures go: JSON under bench/results/, one file a benchmark, the newest run in it.
+//! Where figures go: JSON under bench/results/, a file for each benchmark, the newest run in it.
 
 use crate::machine;
 use serde_json::{Value, json};

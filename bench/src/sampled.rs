@@ -24,7 +24,7 @@ pub struct Options {
     pairs: usize,
 }
 
-/// With room for all, sites are what asks for samples all the time.
+/// Flags of `terrace run`: with room for all, sites are what asks for samples all the time.
 const FLAGS: [&str; 6] = ["--dram", "16G", "--policy", "jenga", "--allocator", "context"];
 
 pub fn run(options: &Options) -> anyhow::Result<()> {

@@ -1,4 +1,4 @@
-//! One program on several sides: as it is, with jemalloc (what any replaced allocator costs), and
+//! A program on several sides: as it is, with jemalloc (what any replaced allocator costs), and
 //! under Terrace, sampled or not.
 
 use crate::machine;
@@ -14,7 +14,7 @@ use std::time::Duration;
 /// What runs beside the measured program: its allocator, and Terrace if any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// Nobody: glibc's allocator.
+    /// Nothing beside the program: glibc's allocator.
     Alone,
     /// The system's jemalloc.
     Jemalloc,
@@ -22,14 +22,14 @@ pub enum Side {
     Terrace,
     /// `terrace run` with a budget that is never near, and accesses sampled by the clock.
     Sampled,
-    /// As `Terrace`, but the program keeps its own allocator: glibc's.
+    /// Like `Terrace`, but the program keeps its own allocator: glibc's.
     System,
-    /// Objects go by calling context, unsampled.
+    /// `terrace run` with objects placed by calling context, unsampled.
     Context,
 }
 
 impl Side {
-    /// For tables and JSON.
+    /// Name for tables and JSON.
     pub fn name(self) -> &'static str {
         match self {
             Side::Alone => "alone",
@@ -41,12 +41,12 @@ impl Side {
         }
     }
 
-    /// Whether `terrace run` starts it.
+    /// Whether `terrace run` starts the program.
     pub fn is_under_terrace(self) -> bool {
         self.terrace_flags().is_some()
     }
 
-    /// What there is on this machine, unsampled; says what is not.
+    /// Sides that there are on this machine, unsampled; prints what is missing.
     pub fn all() -> Vec<Side> {
         if jemalloc().is_none() {
             println!("without the side `jemalloc`: libjemalloc.so.2 is not installed");
@@ -116,7 +116,7 @@ pub struct Footprint {
 }
 
 impl Footprint {
-    /// As JSON.
+    /// The figures as JSON.
     pub fn json(&self) -> Value {
         json!({
             "rss_bytes": self.rss, "pss_bytes": self.pss, "anonymous_bytes": self.anonymous, "library_file_bytes": self.library_file,
@@ -126,8 +126,8 @@ impl Footprint {
     }
 }
 
-/// Starts a program that says a line when it holds what it is to hold, and ends when its input
-/// does; looks at it `settle` later.
+/// Starts a program that says a line when it holds what it is to hold, and ends when the input
+/// does. Measures it `settle` later.
 pub fn hold(side: Side, program: &[&str], settle: Duration) -> anyhow::Result<Footprint> {
     let mut child = side.command(program)?.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
     let measured = measure(&mut child, side, settle);

@@ -18,16 +18,16 @@ pub struct Options {
     /// Runs of each, each with another seed
     #[arg(long, default_value_t = 3)]
     repeats: u32,
-    /// Solve the smallest also exactly, by HiGHS, for so many seconds at most; needs a build with
+    /// Solve the smallest also exactly, by HiGHS, for this many seconds at most; needs a build with
     /// `--features terrace-cli/exact`
     #[arg(long, value_name = "SECONDS")]
     exact: Option<u32>,
 }
 
-/// Up to so many regions are solved exactly in a reasonable time.
+/// Regions up to which a problem is solved exactly in a reasonable time.
 const EXACT_MAX: u32 = 1_000;
 
-/// Runs it.
+/// Runs the benchmark.
 pub fn run(options: &Options) -> anyhow::Result<()> {
     println!("Placement solver: medians over seeds, largest gap over knobs and seeds\n");
     println!(

@@ -9,7 +9,7 @@ use std::time::Duration;
 const COUNTS: [usize; 3] = [1, 64, 1000];
 const SETTLE: Duration = Duration::from_millis(1500);
 
-/// Runs all.
+/// Runs the benchmark.
 pub fn run(repeats: usize) -> anyhow::Result<()> {
     println!(
         "Memory of threads that allocated 64 objects each and sleep; medians of {repeats} interleaved repeats:\n"

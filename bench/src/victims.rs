@@ -1,10 +1,10 @@
 //! Which pages to give up: faults an operation under our policy, and under random choice, the
 //! kernel's lists, LRU and two oracles, on one load.
 //!
-//! A simulation, because nobody knows a live program's next access; the decisions of our side are
+//! A simulation, because a live program's next access is not known. The decisions of our side are
 //! the ones that the pager makes ([`terrace_policy::eviction::victims`]). The load is that of
-//! [`zram-servers`](crate::servers): items of 1,000 bytes in slots of 1,184 (memcached's), GETs by
-//! Zipf 0.99 with popularity scattered over the items, each of which writes to its item's head
+//! [`zram-servers`](crate::servers): items of 1,000 bytes in slots of 1,184 (memcached's). GETs are
+//! by Zipf 0.99, with popularity scattered over the items. Each writes to its item's head
 //! (memcached's reference counter, redis' access time).
 
 use crate::results;
@@ -22,8 +22,9 @@ const ITEMS: usize = 381_300;
 const SLOT_BYTES: usize = 1_184;
 const ITEM_BYTES: usize = 1_060;
 const PAGE_BYTES: usize = 4_096;
-/// GETs for each item, before anything is counted and while it is.
+/// GETs for each item before anything is counted.
 const WARM_UP: usize = 6;
+/// GETs for each item while faults are counted.
 const COUNTED: usize = 8;
 const NEVER: u32 = u32::MAX;
 /// Percent of the pages that are resident, unless others are asked for.
@@ -34,10 +35,11 @@ struct Load {
     pages: usize,
     touches: Vec<u32>,
     written: Vec<bool>,
-    /// Index of the first touch that counts, and GETs from there on.
+    /// Index of the first touch that counts.
     counted_from: usize,
+    /// Number of GETs from that touch on.
     counted_gets: usize,
-    /// GETs an item's page has of all, by page.
+    /// Expected GETs of a page's items, up to a factor that all pages have in common, by page.
     popularity: Vec<f64>,
 }
 
@@ -71,7 +73,7 @@ impl Load {
         Load { pages, touches, written, counted_from, counted_gets: COUNTED * ITEMS, popularity }
     }
 
-    /// Faults a GET with room for so many pages.
+    /// Faults a GET with room for `room` pages.
     fn faults(&self, room: usize, policy: &mut dyn Policy) -> f64 {
         let mut resident = vec![false; self.pages];
         let mut held = 0;
@@ -98,18 +100,18 @@ impl Load {
     }
 }
 
-/// Chooses victims in one simulation. What is resident it knows from [`Policy::came`] and its own
-/// answers.
+/// A policy that chooses victims in one simulation. It knows what is resident from [`Policy::came`]
+/// and its own answers.
 trait Policy {
-    /// A resident page was touched. `now` is the touch's index.
+    /// Notes that a resident page was touched. `now` is the touch's index.
     fn hit(&mut self, page: u32, now: usize, written: bool);
-    /// A page was brought in.
+    /// Notes that a page was brought in.
     fn came(&mut self, page: u32, now: usize);
-    /// Which one leaves.
+    /// Chooses the page that is evicted.
     fn victim(&mut self) -> u32;
 }
 
-/// Any page.
+/// Evicts any page.
 struct Random {
     random: SmallRng,
     resident: Vec<u32>,
@@ -128,9 +130,11 @@ impl Policy for Random {
     }
 }
 
-/// The page with the least key: with the time of its last touch LRU, with its popularity what a
-/// policy would do that knew it, and with the negated time of its next touch Belady's optimum (IBM
-/// Systems Journal 5(2), 1966).
+/// Evicts the page with the least key. The key may be:
+///
+/// - the time of the page's last touch: LRU;
+/// - its popularity: what a policy would do that knew it;
+/// - the negated time of its next touch: Belady's optimum (IBM Systems Journal 5(2), 1966).
 struct Least<K: Fn(u32, usize) -> i64> {
     key: K,
     order: BTreeSet<(i64, u32)>,
@@ -160,9 +164,10 @@ impl<K: Fn(u32, usize) -> i64> Policy for Least<K> {
     }
 }
 
-/// Linux without MGLRU: an inactive list from whose end anonymous pages leave; who was touched goes
-/// round once more, and the next time to the active list, which is as long at most; who is back
-/// before as many others have left goes straight there (`mm/vmscan.c`, `mm/workingset.c`).
+/// Linux without MGLRU (`mm/vmscan.c`, `mm/workingset.c`). Anonymous pages are evicted from the end
+/// of an inactive list. A page that was touched goes round once more, and the next time to the
+/// active list, which is at most as long. A page that refaults goes straight to the active list if
+/// at most as many pages as are there were evicted since.
 struct KernelLists {
     active: VecDeque<u32>,
     inactive: VecDeque<u32>,
@@ -210,7 +215,7 @@ impl Policy for KernelLists {
     }
 }
 
-/// What the pager does: times are counted in pages that left.
+/// The pager's policy: times are counted in pages that were evicted.
 struct Ours {
     hand: VecDeque<u32>,
     probation: VecDeque<u32>,
@@ -223,8 +228,9 @@ struct Ours {
 
 #[derive(Clone, Copy)]
 struct OurPage {
-    /// Rounds left, and what it had when it came back.
+    /// Rounds left.
     refaults: u32,
+    /// Rounds that the page had when it came back.
     level: u32,
     tracked: bool,
     written: bool,

@@ -10,13 +10,13 @@ use terrace_testkit::zram::{Changed, no_other_swap, swap_off, swap_on};
 
 const PARAMETERS: &str = "/sys/module/zswap/parameters";
 
-/// Compressors in order of preference: the first that the kernel offers for zswap is used. All of
-/// them can be used with zram as well.
+/// Compressors in order of preference: the first that the kernel offers for zswap is used. All can
+/// be used with zram as well.
 const COMPRESSORS: [&str; 3] = ["lz4", "lzo-rle", "lzo"];
 
 /// Active zswap. Fields are dropped in this order: the swap before the settings.
 pub struct Zswap {
-    /// What it compresses with.
+    /// Name of the algorithm that compresses.
     pub compressor: &'static str,
     _file: SwapFile,
     _settings: Vec<Changed>,
@@ -34,7 +34,7 @@ impl Drop for SwapFile {
 }
 
 impl Zswap {
-    /// Swaps to a file of so many bytes in the temporary directory, with a pool in front of it.
+    /// Swaps to a file of this many bytes in the temporary directory, with a pool in front of it.
     /// `Err` says what is missing.
     pub fn swap_on(bytes: u64) -> anyhow::Result<Zswap> {
         if !Path::new(PARAMETERS).exists() {
@@ -78,7 +78,7 @@ impl Zswap {
         Ok(Zswap { compressor, _file: file, _settings: settings })
     }
 
-    /// What its pool takes of memory.
+    /// Memory that the pool takes, bytes.
     pub fn used_bytes(&self) -> anyhow::Result<u64> {
         let text = fs::read_to_string("/proc/meminfo")?;
         let line = text

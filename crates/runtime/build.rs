@@ -16,7 +16,7 @@ fn main() {
     for name in ["malloc", "calloc", "free"] {
         println!("cargo:rustc-cdylib-link-arg=-Wl,--wrap={name}");
     }
-    // Who links with it and is started under `terrace run` gets it once.
+    // A program that links with it and is started under `terrace run` loads it once.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libterrace.so");
     // Our threads run until the process ends: the library must never be unloaded.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");

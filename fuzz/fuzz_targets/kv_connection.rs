@@ -1,4 +1,4 @@
-//! Whatever a client sends, in whatever pieces, is answered or ends the connection; the store stays
+//! Whatever a client sends, in whatever pieces, is answered or ends the connection. The store stays
 //! within its limit, and another client's item stays what it was or is evicted.
 #![no_main]
 
@@ -17,11 +17,11 @@ use terrace_kv::store::{Config, Rules, Store};
 
 const LIMIT: usize = 4 << 20;
 
-/// What a client sends comes in pieces; what it is sent is kept.
+/// A connection whose input comes in pieces, and whose output is kept.
 #[derive(Clone, Default)]
 struct Wire(Rc<RefCell<(VecDeque<Vec<u8>>, Vec<u8>)>>);
 
-// SAFETY: one thread has all of it.
+// SAFETY: a single thread has all of it.
 unsafe impl Send for Wire {}
 
 impl Read for Wire {
@@ -86,7 +86,7 @@ fn server() -> Server {
     }
 }
 
-/// Has a connection take pieces; what it was answered.
+/// Has a connection take pieces. Returns what it was answered.
 fn talk(server: &Server, pieces: impl Iterator<Item = Vec<u8>>) -> Vec<u8> {
     let wire = Wire::default();
     wire.0.borrow_mut().0.extend(pieces);

@@ -1,6 +1,5 @@
-//! Any statistics page is read without a crash, and what people are shown of it has no control
-//! characters. The reader is the command's own, of which this is a copy by path: the command is no
-//! library.
+//! Any statistics page is read without a crash, and what is shown of it has no control characters.
+//! The reader is the command's own, of which this is a copy by path: the command is no library.
 #![no_main]
 #![allow(dead_code, reason = "the command uses the rest")]
 
@@ -18,7 +17,8 @@ use std::path::PathBuf;
 use std::sync::LazyLock;
 use terrace_control::stats::{MAGIC, StatsPage};
 
-/// A process's page in a directory as a run has it, in memory. It stays behind, in one small file.
+/// Path of a process's page in a directory as a run has it, in memory. It stays behind, in a small
+/// file.
 static PAGE: LazyLock<PathBuf> = LazyLock::new(|| {
     let directory = PathBuf::from(format!("/dev/shm/terrace-fuzz.{}", std::process::id()));
     fs::create_dir_all(&directory).expect("there is memory for a directory");

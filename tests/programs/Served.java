@@ -3,7 +3,7 @@ import java.net.InetSocketAddress;
 import java.nio.charset.StandardCharsets;
 import java.util.HashMap;
 
-/** Holds as many objects as it is told in a map, and gives them to whoever asks by HTTP. */
+/** Holds as many objects as it is told in a map, and gives them to any client that asks by HTTP. */
 class Served {
     record Item(int id, String text, int[] list) {
         String json() {

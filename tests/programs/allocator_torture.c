@@ -1,4 +1,5 @@
-/* What programs expect of malloc and its family, from C. Usage: see cold.h; the second argument is the library to load and unload. */
+/* What programs expect of malloc and its family, from C. Usage: see cold.h; the second argument is
+ * the library to load and unload. */
 #include "cold.h"
 #include <dlfcn.h>
 #include <malloc.h>
@@ -39,7 +40,7 @@ struct slot {
 };
 static struct slot slots[SHARED_SLOTS];
 
-/* Blocks change hands: each is checked and replaced by whoever comes along. */
+/* Blocks change hands: each is checked and replaced by any thread that comes along. */
 static void *replace_blocks(void *argument) {
     uint64_t state = (uint64_t)(uintptr_t)argument * 77 + 3;
     for (int n = 0; n < 15000; n++) {
@@ -595,7 +596,8 @@ static void jemallocs_own_interface(void) {
     MUST(said > 1000);
 }
 
-/* The loader's own memory: the text of an error is the thread's, made by calloc or malloc within dlsym, before the thread has made anything itself. */
+/* The loader's own memory: the text of an error is the thread's, made by calloc or malloc within
+ * dlsym. The thread has made nothing itself before that. */
 static void *look_up_what_is_not_there(void *argument) {
     for (int n = 0; n < 200; n++) {
         char name[64];
@@ -694,7 +696,8 @@ static void libraries_come_and_go(void) {
     }
 }
 
-/* The C library allocates in here while it holds a lock of the thread's: as Rust's programs do it, before anything else. */
+/* The C library allocates in here while it holds a lock of the thread's: as Rust's programs do it,
+ * before anything else. */
 static void *ask_for_the_stack(void *argument) {
     pthread_attr_t attributes;
     MUST(pthread_getattr_np(pthread_self(), &attributes) == 0);
@@ -776,7 +779,8 @@ static void signals_arrive_during_malloc(void) {
         free(blocks[n]);
 }
 
-/* How processes end: what they leave in their streams is flushed, and their status is theirs. The Rust side looks at both. */
+/* How processes end: what they leave in their streams is flushed, and their status is theirs. The
+ * Rust side looks at both. */
 static void say_at_exit(void) { printf("at exit, "); }
 static void *finish_later(void *argument) {
     void *blocks[100];

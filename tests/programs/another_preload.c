@@ -1,4 +1,5 @@
-/* A preloaded library of somebody else's: counts what passes through it on its way to the next definition. */
+/* A preloaded library that is not Terrace's: counts what passes through it on its way to the next
+ * definition. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdatomic.h>

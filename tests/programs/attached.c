@@ -1,7 +1,10 @@
-// A program that is attached to while it works: it checks all that it reads. Two threads own pages and mappings of their own, which they
-// write, move, resize, discard and map again; a third one forks children that check everything, and begins other programs.
-// attached SECONDS [idle|stress|told]: "stress" forks and executes all the time, and ends when its input does, SECONDS at the latest. "told" does too,
-// and forks from the first byte of its input on; without a word that is the second half of its time. It says "ready", then at its end "checks N wrong N children N", and has status 1 if anything was wrong.
+// A program that is attached to while it works: it checks all that it reads. Two threads own pages
+// and mappings of their own, which they write, move, resize, discard and map again. A third thread
+// forks children that check everything, and begins other programs.
+// attached SECONDS [idle|stress|told]: "stress" forks and executes all the time, and ends when its
+// input does, SECONDS at the latest. "told" does too, and forks from the first byte of its input
+// on; without a word that is the second half of its time. It says "ready", then at its end "checks
+// N wrong N children N", and has status 1 if anything was wrong.
 #define _GNU_SOURCE
 #include <poll.h>
 #include <pthread.h>
@@ -228,7 +231,7 @@ int main(int count, char **arguments) {
         // What is shared with a child is not evicted until it is written, so the first part is without.
         if (!is_told) forks = !is_idle && end - time(NULL) <= atoi(arguments[1]) / 2;
         if (!forks) continue;
-        // Nobody writes while the memory is copied: a child checks versions against pages.
+        // No thread writes while the memory is copied: a child checks versions against pages.
         pthread_rwlock_wrlock(&still);
         pid_t made = fork();
         if (made == 0) _exit(child(children));

@@ -1,5 +1,7 @@
-// A static Go program that is attached to while it works: records with checksums in a map, garbage, memory given back to the kernel.
-// attached SECONDS [told]: prints "ready", then at its end "checks N wrong N"; status 1 if anything was wrong. "told" ends when its input does.
+// A static Go program that is attached to while it works: records with checksums in a map, garbage,
+// memory given back to the kernel.
+// attached SECONDS [told]: prints "ready", then at its end "checks N wrong N"; status 1 if anything
+// was wrong. "told" ends when its input does.
 package main
 
 import (

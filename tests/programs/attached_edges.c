@@ -1,14 +1,21 @@
 // A program that is attached to at the edges of what threads and children may do.
-// attached_edges main: the main thread ends at the first byte of input, and another one checks memory until the input ends.
-// attached_edges fork: at the first byte a child is made, with half of the memory wiped. It says "forked", checks all at the next byte, says
-// "checked" or "wrong", and touches fresh memory at the third.
-// attached_edges waits: waits for its input's end. SIGUSR1 has it execute itself again, SIGUSR2 is counted.
+// attached_edges main: the main thread ends at the first byte of input, and another one checks
+// memory until the input ends.
+// attached_edges fork: at the first byte a child is made, with half of the memory wiped. It says
+// "forked", checks all at the next byte, says "checked" or "wrong", and touches fresh memory at the
+// third.
+// attached_edges waits: waits for its input's end. SIGUSR1 has it execute itself again, SIGUSR2 is
+// counted.
 // attached_edges discards: one thread discards, writes and checks until the input ends.
-// attached_edges many N: at the first byte N children are made, which check and stay until the next one, "checked" after that; then it checks
-// all at each byte. A thread moves memory meanwhile. All in all it has 20 MiB.
-// attached_edges grows: at the first byte it maps and writes as much again, says "mapped", and waits for its input's end.
-// attached_edges shares: has 20 MiB each of a memfd, a System V segment and anonymous shared memory, and waits for its input's end.
-// All say "ready", and at the end "checks N wrong N signals N", with status 1 if anything was wrong.
+// attached_edges many N: at the first byte N children are made, which check and stay until the next
+// one. It says "checked" after that, and then checks all at each byte. A thread moves memory
+// meanwhile. All in all it has 20 MiB.
+// attached_edges grows: at the first byte it maps and writes as much again, says "mapped", and
+// waits for its input's end.
+// attached_edges shares: has 20 MiB each of a memfd, a System V segment and anonymous shared
+// memory, and waits for its input's end.
+// All say "ready", and at the end "checks N wrong N signals N", with status 1 if anything was
+// wrong.
 #define _GNU_SOURCE
 #include <poll.h>
 #include <pthread.h>

@@ -1,5 +1,6 @@
-// A program that forks a child which stays. attached_family: prints "ready", forks when it may read a byte, and ends when its input
-// does. Both check what they wrote. It prints "checks N wrong N", and has status 1 if anything was wrong.
+// A program that forks a child which stays. attached_family: prints "ready", forks when it may read
+// a byte, and ends when its input does. Both check what they wrote. It prints "checks N wrong N",
+// and has status 1 if anything was wrong.
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

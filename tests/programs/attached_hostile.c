@@ -1,5 +1,6 @@
-// A program that takes over the stub beside it: at the first byte of input it replaces the stub's code, and has it try what a process may not do that
-// shares this memory. x86-64 only. It says "ready", "denied" or what was allowed, and at its input's end "checks N wrong N".
+// A program that takes over the stub beside it. At the first byte of input it replaces the stub's
+// code, and has it try what a process that shares this memory may not do. x86-64 only. It says
+// "ready", "denied" or what was allowed, and at its input's end "checks N wrong N".
 #define _GNU_SOURCE
 #include <stdint.h>
 #include <stdio.h>
@@ -11,7 +12,8 @@
 
 enum { PAGE = 4096, WORDS = PAGE / 8, PAGES = 16384, TRIED = 8 };
 
-// What the calls returned, and at last whether all were made; in memory that stays, as the stub's faults are nobody's.
+// What the calls returned, and at last whether all were made. It is in memory that stays, as faults
+// of the stub are served by no process.
 volatile long results[WORDS] __attribute__((aligned(PAGE)));
 const char path[] = "/etc/shadow";
 extern char hijacked[];

@@ -1,5 +1,6 @@
 /*
- * Eight callers allocate in turn; how many pairs of them share a page, and how many pages have objects of one caller only? Says so, and what malloc gives for 24 bytes.
+ * Eight callers allocate in turn; how many pairs of them share a page, and how many pages have
+ * objects of one caller only? Says so, and what malloc gives for 24 bytes.
  * Usage: by_context BYTES
  */
 #include <malloc.h>
@@ -11,7 +12,8 @@
 enum { CALLERS = 8, EACH = 20000 };
 static void *objects[CALLERS][EACH];
 
-/* All allocations go through here, as through a library's own function: the innermost return address is one and the same. */
+/* All allocations go through here, as through a library's own function: the innermost return
+ * address is one and the same. */
 static __attribute__((noinline)) void *through(size_t bytes) {
     void *object = malloc(bytes);
     if (!object)

@@ -1,10 +1,17 @@
 /*
  * Memory calls of all kinds in random order, beside a model that knows what every page must hold.
  *
- * Each thread has an area of its own: of each page the model, in .bss, knows whether it is mapped, its protection, whether it is locked, and the
- * number that its contents are made of (0: zeros), and what a child gets of it. It writes and reads pages, alone and through the kernel; gives them up, moves, replaces, protects and locks them;
- * advises whatever there is; and forks: a child has the model as it was, and goes on in it. Beside it are blocks of the heap that are resized. What one thread
- * does to its area, the others' areas must not feel.
+ * Each thread has an area of its own. The model, in .bss, knows of each page:
+ *
+ * - whether it is mapped, its protection, and whether it is locked;
+ * - the number that its contents are made of (0: zeros);
+ * - what a child gets of it.
+ *
+ * A thread writes and reads pages, alone and through the kernel. It gives them up, moves, replaces,
+ * protects and locks them, and advises whatever there is. It also forks: a child has the model as
+ * it was, and goes on in it. Beside the area are blocks of the heap that are resized. What one
+ * thread does to its area, the others' areas must not feel.
+ *
  * Usage: calls_in_any_order SECONDS [SEED [THREADS]]
  */
 #include "cold.h"
@@ -246,7 +253,8 @@ static void mend_holes(struct thread *t) {
 static void move(struct thread *t) {
     size_t n, from = a_run(t, &n), to = below(t, PAGES - n);
     bool apart = to + n <= from || from + n <= to, stays = next_random(t) % 4 == 0;
-    /* A hole at its target may be another thread's by now. A run of one protection may still be several mappings, which older kernels do not move. */
+    /* A hole at its target may be another thread's by now. A run of one protection may still be
+     * several mappings, which older kernels do not move. */
     if (!apart || !all(t, from, n, is_writable) || !all(t, from, n, is_unlocked) || !all(t, to, n, is_mapped))
         return;
     int flags = MREMAP_MAYMOVE | MREMAP_FIXED | (stays ? MREMAP_DONTUNMAP : 0);
@@ -306,7 +314,7 @@ static void through_the_kernel(struct thread *t) {
     if (!apart)
         return;
     if (t->pages[from].state == NONE || t->pages[from].state == HOLE) {
-        /* (A hole may be somebody else's.) */
+        /* (A hole may be another thread's.) */
         if (t->pages[from].state == NONE)
             MUST(write(t->pair[0], at(t, from), 1) == -1 && errno == EFAULT);
         return;

@@ -1,12 +1,15 @@
-/* Families of processes with memory of known contents. See cold.h for how a case is run; beside that:
+/* Families of processes with memory of known contents. See cold.h for how a case is run; beside
+ * that, children_share_the_budget takes:
  *
- *   children_share_the_budget many COUNT MEGABYTES SECONDS   so many children, each with so much of its own
- *   children_share_the_budget executed COUNT MEGABYTES SECONDS   the same, each executed
- *   children_share_the_budget alone MEGABYTES SECONDS   one such process
- *   children_share_the_budget come_and_go MEGABYTES SECONDS   a parent with so much, and children with as much, which end in all ways
- *   children_share_the_budget same_pages MEGABYTES SECONDS   a parent and a child with the same memory, which both only read
- *   children_share_the_budget cold_with_child MEGABYTES   what a child finds evicted comes back in it
- *   children_share_the_budget busy_children MEGABYTES   a parent that evicts and touches nothing more, and children that do all kinds of things
+ *   many COUNT MEGABYTES SECONDS: COUNT children, each with MEGABYTES of its own
+ *   executed COUNT MEGABYTES SECONDS: the same, each executed
+ *   alone MEGABYTES SECONDS: one such process
+ *   come_and_go MEGABYTES SECONDS: a parent with MEGABYTES, and children with as much, which end in
+ *     all ways
+ *   same_pages MEGABYTES SECONDS: a parent and a child with the same memory, which both only read
+ *   cold_with_child MEGABYTES: what a child finds evicted comes back in it
+ *   busy_children MEGABYTES: a parent that evicts and touches nothing more, and children that do
+ *     all kinds of things
  */
 #include "cold.h"
 #include <signal.h>

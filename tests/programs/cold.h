@@ -1,9 +1,11 @@
 /*
- * For programs that need evicted pages for certain: memory of known contents, and its eviction by MADV_PAGEOUT.
+ * For programs that need evicted pages for certain: memory of known contents, and its eviction by
+ * MADV_PAGEOUT.
  *
- * Such a program is started as `PROGRAM CASE` and ends with status 0 if everything that the case checks holds, or with
- * CANNOT_CHECK and a reason on standard error. Alone, or with --observe, nothing is evicted, and everything must hold just the same.
- * A failed MUST ends its process with status 1 and tells where. cold.h is for C and C++.
+ * Such a program is started as `PROGRAM CASE`. It ends with status 0 if everything that the case
+ * checks holds, or with CANNOT_CHECK and a reason on standard error. Alone, or with --observe,
+ * nothing is evicted, and everything must hold just the same. A failed MUST ends its process with
+ * status 1 and tells where. cold.h is for C and C++.
  */
 #ifndef COLD_H
 #define COLD_H
@@ -181,7 +183,8 @@ __attribute__((unused)) static long syscall_without_the_c_library(long number, l
 #endif
 }
 
-/* What the kernel says of the first pages of an area, and (to root) of the memory that they lie in, as in its Documentation/admin-guide/mm/pagemap.rst. */
+/* What the kernel says of the first pages of an area, and (to root) of the memory that they lie in,
+ * as in its Documentation/admin-guide/mm/pagemap.rst. */
 __attribute__((unused)) static void tell_of_pages(const void *memory, size_t pages) {
     int map = open("/proc/self/pagemap", O_RDONLY), flags = open("/proc/kpageflags", O_RDONLY);
     for (size_t p = 0; p < pages && p < 8; p++) {
@@ -193,8 +196,9 @@ __attribute__((unused)) static void tell_of_pages(const void *memory, size_t pag
     }
 }
 
-/* A page that was first touched on another CPU waits there to be put on the kernel's lists, among a batch of 31, and until then the kernel does not swap it: seconds, where that CPU
- * has nothing to do. This thread goes to each CPU and makes a call that empties the batch. */
+/* A page that was first touched on another CPU waits there, among a batch of 31, to be put on the
+ * kernel's lists. Until then the kernel does not swap it: seconds, where that CPU has nothing to
+ * do. This thread goes to each CPU and makes a call that empties the batch. */
 __attribute__((unused)) static void empty_batches(void) {
     static char any[PAGE] __attribute__((aligned(PAGE)));
     unsigned long before[16] = {0}, one[16];
@@ -212,8 +216,8 @@ __attribute__((unused)) static void empty_batches(void) {
 /* This process's page table, where it was opened before the right to do so was given up. */
 __attribute__((unused)) static int kept_pagemap = -1;
 
-/* As absent_pages, but by the page table where the kernel shows it: a page in the kernel's swap whose other users have it in memory counts as absent, which mincore calls
- * present. */
+/* As absent_pages, but by the page table where the kernel shows it. A page in the kernel's swap
+ * whose other users have it in memory counts as absent; mincore calls it present. */
 __attribute__((unused)) static size_t unmapped_pages(void *memory, size_t bytes) {
     int map = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
     if (map < 0)

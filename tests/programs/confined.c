@@ -2,9 +2,11 @@
  *
  *   confined [--device none|MODE] [--deny|--hide|--kill WHAT]... [--user ID] -- COMMAND...
  *
- * --device: a /dev of its own, as a container has one: without /dev/userfaultfd, or with one of this octal mode, whose group is that of --user.
- * --deny: a seccomp filter refuses WHAT with EPERM; --hide: with ENOSYS; --kill: it ends the process. WHAT is one of the system calls below, or
- *     device: the ioctl by which /dev/userfaultfd gives a descriptor.
+ * --device: a /dev of its own, as a container has one: without /dev/userfaultfd, or with one of
+ *     this octal mode. The device's group is that of --user.
+ * --deny: a seccomp filter refuses WHAT with EPERM; --hide: with ENOSYS; --kill: it ends the
+ *     process. WHAT is one of the system calls below, or device: the ioctl by which /dev/userfaultfd
+ *     gives a descriptor.
  * --user: this user and group, no others, no capabilities.
  *
  * Nothing outside the command is changed. What cannot be set up here ends with CANNOT_CHECK.

@@ -1,6 +1,7 @@
 /*
- * Evicts pages, tells where one of them is and what it holds, and touches it once the file named by the second argument exists: by then the
- * test has damaged what is stored of it. Nothing here may end well that read the page.
+ * Evicts pages, tells where one of them is and what it holds, and touches it once the file named by
+ * the second argument exists. By then the test has damaged what is stored of it. Nothing here that
+ * read the page may end well.
  */
 #include "cold.h"
 #include <signal.h>
@@ -58,7 +59,8 @@ static void on_abort(int signal) {
     _exit(0);
 }
 
-/* The program's own handler of SIGABRT, on the thread that serves faults, could touch pages that nobody restores any more. */
+/* The program's own handler of SIGABRT, on the thread that serves faults, could touch pages that
+ * are not restored any more. */
 static void a_handler_of_the_end(void) {
     victim_of_words();
     evict(area, (size_t)PAGES * PAGE);
@@ -67,7 +69,7 @@ static void a_handler_of_the_end(void) {
     give_out(area + VICTIM * PAGE);
 }
 
-/* A page that nobody wants any more may be damaged. */
+/* A page that is not wanted any more may be damaged. */
 static void a_discarded_page(void) {
     victim_of_words();
     MUST(madvise(area + VICTIM * PAGE, PAGE, MADV_DONTNEED) == 0);

@@ -1,5 +1,6 @@
-/* deep_binding LIBRARY: loads it with RTLD_DEEPBIND, as PHP loads its modules: what it calls is then looked for in its own libraries
- * first. Blocks of the heap go both ways between it and the program. */
+/* deep_binding LIBRARY: loads it with RTLD_DEEPBIND, as PHP loads its modules: what it calls is
+ * then looked for in its own libraries first. Blocks of the heap go both ways between it and the
+ * program. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* A library that makes and drops blocks of the heap for who loads it. */
+/* A library that makes and drops blocks of the heap for the program that loads it. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -54,7 +54,7 @@ static size_t file_bytes(void) {
     return bytes;
 }
 
-/* Within 20 s the files are down to so many bytes. */
+/* Within 20 s the files are down to this many bytes. */
 static void shrinks_to(size_t bytes) {
     double deadline = seconds_now() + 20;
     while (evicts() && file_bytes() > bytes) {
@@ -124,7 +124,8 @@ static void space_comes_back(void) {
     }
 }
 
-/* A child that was kept from all that its parent has in a file has files of its own, whatever number the parent's had. */
+/* A child that was kept from all that its parent has in a file has files of its own, whatever
+ * number the parent's had. */
 static void a_child_has_nothing_in_its_parents_file(void) {
     char *map = cold_mapping(BYTES, 5);
     MUST(madvise(map, BYTES, MADV_DONTFORK) == 0);
@@ -149,8 +150,9 @@ static void a_child_has_nothing_in_its_parents_file(void) {
     check(map, BYTES, 5);
 }
 
-/* A child is forked while pages are out, and closes every descriptor. The parent gives all of them up and evicts as many others: what it
- * frees must not be used for those before the child is done, which looks last, nor be kept after that. */
+/* A child is forked while pages are out, and closes every descriptor. The parent gives all of them
+ * up and evicts as many others. What it frees must not be used for those before the child is done,
+ * which looks last. Nor may it be kept after that. */
 static void a_child_reads_what_its_parent_gave_up(void) {
     char *map = cold_mapping(BYTES, 5), *noise = mapping(BYTES);
     fill_with_noise(noise, BYTES, 6);
@@ -251,7 +253,8 @@ static void no_space(void) {
     check(map, 2 * MIB, 11);
 }
 
-/* Another takes all the space there is (here: in the working directory). What was promised to an extent when it was begun is there for it. */
+/* Another takes all the space there is (here: in the working directory). What was promised to an
+ * extent when it was begun is there for it. */
 static void space_taken_by_another(void) {
     enum { REGION = 2 << 20, FIRST = 8, MORE = 64 };
     char *memory = mapping(2 * REGION);

@@ -1,4 +1,5 @@
-/* Objects that are placed cold are written in the far node at once, hot ones and malloc's are not; all keep what was written. */
+/* Objects that are placed cold are written in the far node at once, hot ones and malloc's are not;
+ * all keep what was written. */
 #define _GNU_SOURCE
 #include <stdint.h>
 #include <stdio.h>

@@ -177,7 +177,7 @@ static void threads_fork_at_the_same_time(void) {
 static void become_daemon(void) {
     make_cold();
     MUST(daemon(1, 0) == 0);
-    /* 9 is the pipe to the one who waits. */
+    /* 9 is the pipe to the process that waits. */
     check_pages(heap, 0, PAGES / 2, 1);
     MUST(write(9, "h", 1) == 1);
     pid_t child = fork();
@@ -845,7 +845,8 @@ static void a_thread_forks_at_every_place_of_its_stack(void) {
     pthread_join(thread, NULL);
 }
 
-/* The C library's own are beside them, further from the end of a thread's stack than its description. A child needs those at once. */
+/* The C library's own are beside them, further from the end of a thread's stack than its
+ * description. A child needs those at once. */
 enum { VARIABLES_BYTES = 600 << 10 };
 static __thread char variables[VARIABLES_BYTES] __attribute__((aligned(16)));
 static char *forking_variables;

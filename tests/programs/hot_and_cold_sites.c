@@ -1,6 +1,7 @@
 /*
- * Two callers of one function allocate in turn, one of them little, which is then read at random for six seconds; what the other has is not touched again. Beside them
- * large objects, of which one has been reallocated, and objects that the program places.
+ * Two callers of one function allocate in turn. One of them allocates little, which is then read at
+ * random for six seconds; what the other has is not touched again. Beside them are large objects,
+ * of which one has been reallocated, and objects that the program places.
  */
 #include <stdint.h>
 #include <stdio.h>

@@ -1,5 +1,6 @@
-/* Maps MEGABYTES, touches all of it once, and then reads scattered words: MILLISECONDS in the first half, then as long in the second. Prints
- * the mapping's address. "child" does so in a forked child.
+/* Maps MEGABYTES, touches all of it once, and then reads scattered words: MILLISECONDS in the first
+ * half, then as long in the second. Prints the mapping's address. "child" does so in a forked
+ * child.
  *
  *   hot_parts MEGABYTES MILLISECONDS [child]
  */

@@ -1,5 +1,6 @@
-# Runs a script in a root of Debian: sh in_root.sh ROOT SCRIPT, inside of `unshare --mount --pid --fork`. All mounts are in that
-# namespace, and end with it. The device is the machine's, as the udev rule would leave it.
+# Runs a script in a root of Debian: sh in_root.sh ROOT SCRIPT, inside of `unshare --mount --pid
+# --fork`. All mounts are in that namespace, and end with it. The device is the machine's, as the
+# udev rule would leave it.
 set -eu
 cd "$1"
 mount --bind . .
@@ -17,7 +18,7 @@ if [ -e /dev/userfaultfd ]; then
     cp -a /dev/userfaultfd dev/
     chmod 0600 dev/userfaultfd
 fi
-# A root of its own, not a chroot: in that, nobody can make a namespace.
+# A root of its own, not a chroot: in a chroot no process can make a namespace.
 pivot_root . mnt
 cd /
 # This root may have no umount.

@@ -32,7 +32,7 @@ is_another() {
     [ "$(shown MainPID)" != "$1" ] && [ "$(shown ActiveState)" = active ]
 }
 
-# Whether its main process has less memory of its own in DRAM than so many KiB.
+# Whether its main process has less memory of its own in DRAM than this many KiB.
 is_smaller() {
     resident=$(awk '/^RssAnon:/ { print $2 }' "/proc/$(shown MainPID)/status")
     [ "$resident" -lt "$1" ]
@@ -48,7 +48,7 @@ said_to() {
         print(peer.recv(64).decode())' "$1"
 }
 
-# Whoever may use the device.
+# Owner, group and mode of the device: they say which users may use it.
 device() {
     stat -c '%U %G %a' /dev/userfaultfd
 }

@@ -1,6 +1,7 @@
-/* A program that leaves daemons behind, as daemons do it (fork, setsid, fork): `leaves_daemons STATUS DIRECTORY DAEMONS`.
- * Daemon N then does what the lines of the pipe DIRECTORY/N.in say, and answers each in the file DIRECTORY/N.out when it is done:
- * `hold MIB` gives and takes memory until there is so much, and reads all of it; `end` ends. Its first answer is its number. */
+/* A program that leaves daemons behind, as daemons do it (fork, setsid, fork): `leaves_daemons
+ * STATUS DIRECTORY DAEMONS`. Daemon N then does what the lines of the pipe DIRECTORY/N.in say, and
+ * answers each in the file DIRECTORY/N.out when it is done. `hold MIB` gives and takes memory until
+ * there is that much, and reads all of it; `end` ends. Its first answer is its number. */
 #include "cold.h"
 #include <signal.h>
 

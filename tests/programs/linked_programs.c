@@ -28,7 +28,8 @@ static long swapped_kib(void) {
     return kib;
 }
 
-/* Until its mover is at work, MADV_PAGEOUT is the kernel's: where there is swap, pages go there, and are not Terrace's to bring back. */
+/* Until its mover is at work, MADV_PAGEOUT is the kernel's: where there is swap, pages go there,
+ * and are not Terrace's to bring back. */
 static void await_terrace(void) {
     mapping(64 * MIB);
     char *area = mapping(2 * MIB);
@@ -48,7 +49,8 @@ static long faults_so_far(void) {
     return usage.ru_minflt + usage.ru_majflt;
 }
 
-/* Touches a range that is out. Where nothing else is at work, it comes back without faults (but for a few of Terrace's own memory). */
+/* Touches a range that is out. Where nothing else is at work, it comes back without faults (but for
+ * a few of Terrace's own memory). */
 static void touch_without_faults(char *memory, size_t bytes) {
     /* What a first call needs is there. */
     TERRACE_TOUCH(memory, PAGE);
@@ -202,7 +204,7 @@ static void forked_children(void) {
 }
 
 #ifdef __x86_64__
-/* A child that nobody is told of. */
+/* A child of which neither the C library nor Terrace is told. */
 static pid_t fork_behind_every_back(void) {
     long result;
     __asm__ volatile("syscall" : "=a"(result) : "a"(SYS_fork) : "rcx", "r11", "memory");
@@ -280,7 +282,8 @@ static void in_signal_handlers(void) {
     check(shared_area, AREA, 12);
 }
 
-/* With so much of the stack in use, and what lies below evicted: at some depth the border is anywhere within what the call uses. */
+/* With this much of the stack in use, and what lies below evicted: at some depth the border is
+ * anywhere within what the call uses. */
 __attribute__((noinline)) static void touch_at_depth(char *stack, size_t depth) {
     volatile char *used = __builtin_alloca(depth);
     used[0] = 1;
@@ -328,10 +331,11 @@ static void after_a_privilege_drop(void) {
     check(memory, 4 * MIB, 14);
 }
 
-/* Threads that touch, write, give up, page out and prefetch the same pages, while children come and go and all descriptors are closed. */
+/* Threads that touch, write, give up, page out and prefetch the same pages, while children come and
+ * go and all descriptors are closed. */
 enum { SLOTS = 2048, TOUCHERS = 3 };
 static atomic_bool stop;
-static _Atomic uint32_t numbers[TOUCHERS][SLOTS]; /* what slot of whom holds; 0 for zeros */
+static _Atomic uint32_t numbers[TOUCHERS][SLOTS]; /* what each slot of a thread holds; 0 for zeros */
 static char *slots_of[TOUCHERS];
 
 static uint64_t slot_word(unsigned who, size_t slot, uint32_t number, unsigned k) {

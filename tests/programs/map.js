@@ -1,4 +1,4 @@
-// Holds as many objects as it is told in a Map, and gives them to whoever asks by HTTP.
+// Holds as many objects as it is told in a Map, and gives them to any client that asks by HTTP.
 const [count, port] = process.argv.slice(2).map(Number);
 const map = new Map();
 for (let id = 0; id < count; id++)

@@ -1,4 +1,5 @@
-/* What system calls do to memory, done to evicted memory. Usage: see cold.h; the scratch directory for O_DIRECT is $TMPDIR or /var/tmp. */
+/* What system calls do to memory, done to evicted memory. Usage: see cold.h; the scratch directory
+ * for O_DIRECT is $TMPDIR or /var/tmp. */
 #include "cold.h"
 #include <fcntl.h>
 #include <linux/futex.h>
@@ -79,7 +80,8 @@ static void discarded_pages_are_zeros(void) {
     }
 }
 
-/* A thread that waits until a page reads as zeros, because it was discarded, and writes to it: that is not discarded. */
+/* A thread that waits until a page reads as zeros, because it was discarded, and writes to it: that
+ * is not discarded. */
 static _Atomic uint64_t *handed_over;
 static atomic_int discards, answers;
 
@@ -952,7 +954,8 @@ static void *come_and_go(void *argument) {
     return NULL;
 }
 
-/* Reservations larger than the machine, changed in all ways and given up. They leave nothing behind: what comes afterwards can be evicted. */
+/* Reservations larger than the machine, changed in all ways and given up. They leave nothing
+ * behind: what comes afterwards can be evicted. */
 static void large_reservations_are_given_up(void) {
     enum { TIMES = 4 };
     const size_t huge = (size_t)1 << 40;
@@ -1075,7 +1078,8 @@ static void signal_handlers_touch_neighbours_of_discarded_pages(void) {
         check_pages(area, p, p + 1, 1);
 }
 
-/* The kernel refuses to discard locked memory, and what it refuses must not have happened. MLOCK_ONFAULT brings nothing back: pages are out. */
+/* The kernel refuses to discard locked memory, and what it refuses must not have happened.
+ * MLOCK_ONFAULT brings nothing back: pages are out. */
 static void refused_discards_keep_contents(void) {
     static const int advice[] = {MADV_DONTNEED, MADV_FREE};
     for (size_t n = 0; n < COUNT(advice); n++) {
@@ -1103,7 +1107,7 @@ static void refused_discards_keep_contents(void) {
         check_zeros(area, 100 * PAGE), check_zeros(AT(area, 101), (PAGES - 101) * PAGE);
         MUST(munmap(area, BYTES) == 0);
     }
-    /* Asked for in so many words, locked memory is discarded. */
+    /* Locked memory is discarded when that is asked for by name. */
     char *area = cold_mapping(BYTES, 1);
     MUST(syscall(SYS_mlock2, area, BYTES, 1) == 0);
     if (madvise(AT(area, 100), 1000 * PAGE, 24 /* MADV_DONTNEED_LOCKED */) == 0)
@@ -1157,7 +1161,8 @@ static void failed_mappings_leave_no_old_contents(void) {
         evict(AT(area, 512), 1024 * PAGE);
     } else {
         MUST(mmap(AT(area, 512), 1024 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == AT(area, 512));
-        /* Every other page is written; pages between them were never touched and are zeros, however often their neighbours leave. */
+        /* Every other page is written; pages between them were never touched and are zeros, however
+         * often their neighbours leave. */
         for (int round = 0; round < 3; round++) {
             for (size_t p = 512; p < 1536; p += 2)
                 for (size_t w = 0; w < 512; w++)
@@ -1293,7 +1298,8 @@ static void the_break_moves(void) {
     MUST(brk(before) == 0 && sbrk(0) == before && touch(AT(area, 1), false) == SIGSEGV);
 }
 
-/* What came where managed memory was, and is not managed: every other page holds what was written, the others are zeros. */
+/* What came where managed memory was, and is not managed: every other page holds what was written,
+ * the others are zeros. */
 static void fill_every_other_page(char *area, size_t pages, uint64_t seed) {
     for (size_t p = 0; p < pages; p += 2)
         for (size_t w = 0; w < 512; w++)
@@ -1308,7 +1314,7 @@ static void check_every_other_page(char *area, size_t pages, uint64_t seed) {
             check_pages(area, p, p + 1, seed);
 }
 
-/* Whoever evicts has its chance, and is asked to. */
+/* The thread that evicts has its chance, and is asked to. */
 static void hold_every_other_page(char *area, size_t pages, uint64_t seed) {
     for (int round = 0; round < 4; round++) {
         MUST(madvise(area, pages * PAGE, MADV_PAGEOUT) == 0);
@@ -1367,8 +1373,9 @@ static void advice_on_children_behind_the_c_library(void) {
     check(area, BYTES, 1);
 }
 
-/* Removed as a collector's or a JIT's own system call removes it; what comes there is small, by the C library's mmap or as it maps itself
-   (stacks of threads, libraries). Pages that were out then, and pages that were back. */
+/* Removed as a collector's or a JIT's own system call removes it. What comes there is small, by the
+ * C library's mmap or as it maps itself (stacks of threads, libraries). Pages that were out then,
+ * and pages that were back. */
 static void small_mappings_where_memory_was_removed(void) {
     for (int kind = 0; kind < 4; kind++) {
         char *area = cold_mapping(BYTES, 1), *place = AT(area, 512);
@@ -1593,7 +1600,8 @@ static void a_userfaultfd_of_the_programs_own(void) {
     served = area;
     pthread_t server;
     MUST(pthread_create(&server, NULL, serve_own_faults, (void *)(intptr_t)uffd) == 0);
-    /* A part that was touched and evicted, and a part that is missing, which is what the program wants to be asked for. */
+    /* A part that was touched and evicted, and a part that is missing, which is what the program
+     * wants to be asked for. */
     struct uffdio_register wanted = {.range = {(uintptr_t)AT(area, 256), 1280 * PAGE}, .mode = UFFDIO_REGISTER_MODE_MISSING};
     MUST(ioctl(uffd, UFFDIO_REGISTER, &wanted) == 0);
     for (int round = 0; round < 3; round++) {
@@ -1608,7 +1616,8 @@ static void a_userfaultfd_of_the_programs_own(void) {
     MUST(ioctl(uffd, UFFDIO_UNREGISTER, &wanted.range) == 0);
     check_zeros(AT(area, 512), 1024 * PAGE);
     check_pages(area, 0, 512, 1);
-    /* Asked for more than is its own: what that does is the kernel's business (Linux 6.15 on refuses), but nothing is lost by it. */
+    /* Asked for more than is its own: what that does is the kernel's business (Linux 6.15 on
+     * refuses), but nothing is lost by it. */
     evict(area, 256 * PAGE), evict(AT(area, 1536), 512 * PAGE);
     struct uffdio_range crooked = {(uintptr_t)area + 1, PAGE}, all = {(uintptr_t)area, BYTES};
     MUST(ioctl(uffd, UFFDIO_UNREGISTER, &crooked) == -1 && errno == EINVAL);
@@ -1654,7 +1663,8 @@ static void pages_the_program_moves_itself(void) {
 
 /* ---- many mappings ---- */
 
-/* Every other page of a large area is read-only, so that each page is a mapping of the kernel's, up to near its limit. */
+/* Every other page of a large area is read-only, so that each page is a mapping of the kernel's, up
+ * to near its limit. */
 static void mappings_near_the_limit(void) {
     size_t most = 0;
     FILE *limit = fopen("/proc/sys/vm/max_map_count", "r");
@@ -1676,7 +1686,7 @@ static void mappings_near_the_limit(void) {
             MUST(*(uint64_t *)AT(area, p) == mix(p));
         for (size_t p = 1; p < pages; p += 2)
             *(uint64_t *)AT(area, p) = mix(p);
-        /* New memory, discarded memory and removed memory among so many. */
+        /* New memory, discarded memory and removed memory among many others. */
         char *more = cold_heap(MIB, 4);
         check(more, MIB, 4);
         free(more);

@@ -1,4 +1,5 @@
-/* A program in a control group of its own, with a limit on memory. Usage: see cold.h; the (empty) group's directory is $CONTROL_GROUP. */
+/* A program in a control group of its own, with a limit on memory. Usage: see cold.h; the (empty)
+ * group's directory is $CONTROL_GROUP. */
 #include "cold.h"
 #include <fcntl.h>
 #include <pthread.h>
@@ -97,7 +98,7 @@ static void more_than_the_limit(void) {
     }
 }
 
-/* Not enough for what was evicted to come back; who needs it waits until there is. */
+/* Not enough for what was evicted to come back; a thread that needs it waits until there is. */
 static void no_memory_for_a_while(void) {
     if (!write_to_group("memory.oom_control", "1"))
         cannot_check("only control groups of version 1 let programs wait for memory");

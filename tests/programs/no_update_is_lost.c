@@ -1,10 +1,15 @@
 /*
- * Updates of every kind on memory that is being evicted: what a slot must hold is kept in .bss, which Terrace does not manage.
+ * Updates of every kind on memory that is being evicted: what a slot must hold is kept in .bss,
+ * which Terrace does not manage.
  *
- * 3 writers own the slots of a heap and of a mapping, each every third; one thread has the kernel write into pages of their own
- * (read(2) from a socket pair, random sizes and offsets), one a device (O_DIRECT; not with --evict wp, which that would end); one gives
- * contents up (MADV_DONTNEED) and out (MADV_PAGEOUT, MADV_COLD); one moves, grows, shrinks and cuts a mapping; one forks in a loop, and children
- * and grandchildren check what they see.
+ * - 3 writers own the slots of a heap and of a mapping, each every third.
+ * - One thread has the kernel write into pages of their own (read(2) from a socket pair, random
+ *   sizes and offsets).
+ * - One has a device write (O_DIRECT; not with --evict wp, which that would end).
+ * - One gives contents up (MADV_DONTNEED) and out (MADV_PAGEOUT, MADV_COLD).
+ * - One moves, grows, shrinks and cuts a mapping.
+ * - One forks in a loop, and children and grandchildren check what they see.
+ *
  * Usage: no_update_is_lost SECONDS [SEED]
  */
 #define _GNU_SOURCE
@@ -30,7 +35,7 @@ enum {
     HEAP_SLOTS = SLOTS / 2,
     HEAP_BLOCK_SLOTS = 128,       /* 64 KiB */
     READ_PAGES = 4096,            /* 16 MiB that read(2) fills */
-    FROZEN_WORDS = 4 << 20,       /* 32 MiB that nobody changes: children check it */
+    FROZEN_WORDS = 4 << 20,       /* 32 MiB that no thread changes: children check it */
     PAGE = 4096,
     FILE_PAGES = 64,              /* of the file that is read directly */
     DIRECT_PAGES = 2048,          /* 8 MiB into which it is read */
@@ -195,7 +200,8 @@ static char *new_area(size_t pages) {
     return area;
 }
 
-/* A device writes: page q of a file, whose contents are known, into any page of the area, whose contents are known too. */
+/* A device writes: page q of a file, whose contents are known, into any page of the area, whose
+ * contents are known too. */
 static void *direct_reader(void *argument) {
     (void)argument;
     const char *way = getenv("TERRACE_EVICT");
@@ -347,8 +353,8 @@ static unsigned long check_as_child(uint64_t state) {
         if (frozen[k] != k * 3)
             lose("word in a child", k, &frozen[k], frozen[k], k * 3);
     }
-    /* Writers were stopped at any point of a slot: only what nobody was writing can be judged. All count at least once, so a page
-     * of zeros is always wrong. */
+    /* Writers were stopped at any point of a slot: only what no thread was writing can be judged.
+     * All count at least once, so a page of zeros is always wrong. */
     for (int n = 0; n < 500; n++) {
         uint32_t i = (uint32_t)next_random(&state) % SLOTS;
         uint64_t first = ((uint64_t *)slot(i))[SLOT / 8 - 1];

@@ -1,4 +1,5 @@
-/* C programs with moving objects: callbacks that break the contract, and what Terrace is told of segments. `objects_in_c CASE CHECKED` */
+/* C programs with moving objects: callbacks that break the contract, and what Terrace is told of
+ * segments. `objects_in_c CASE CHECKED` */
 #include "cold.h"
 #include <terrace_objects.h>
 

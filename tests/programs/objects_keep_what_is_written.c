@@ -1,7 +1,10 @@
 /*
- * Objects of random sizes, made, resized, handed on and freed by threads that come and go, in every way that there is, placements too; each filled with a pattern
- * of its number, and looked at byte by byte whenever something is done to it. What is known of them is in .bss, which Terrace does not manage: so whatever loses
- * a byte, gives two threads the same memory or takes it away too early is found.
+ * Objects of random sizes, made, resized, handed on and freed by threads that come and go, in every
+ * way that there is, placements too. Each is filled with a pattern of its number, and looked at
+ * byte by byte whenever something is done to it. What is known of them is in .bss, which Terrace
+ * does not manage. So whatever loses a byte, gives two threads the same memory or takes it away too
+ * early is found.
+ *
  * Usage: objects_keep_what_is_written SECONDS [SEED]
  */
 #include "cold.h"
@@ -177,7 +180,7 @@ static void hand_on(struct worker *worker, struct object *object) {
     pthread_mutex_unlock(&other->lock);
 }
 
-/* Whose slot is not free frees what another thread made. */
+/* A worker whose slot is not free frees what another thread made. */
 static void receive(struct worker *worker, struct object *object) {
     struct object received = {0};
     pthread_mutex_lock(&worker->lock);

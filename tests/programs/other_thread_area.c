@@ -1,5 +1,5 @@
 /* A child that shares the program's memory and has zeros for a thread area, as browsers' sandboxes
- * make one: it gives up rights, by number, and touches nothing of the C library's. Prints how it
+ * make one. It gives up rights, by number, and touches nothing of the C library's. Prints how it
  * ended.
  */
 #define _GNU_SOURCE

@@ -1,7 +1,9 @@
 /*
  * A program whose memory Terrace does not manage, and one that ends being managed.
- * Usage: out_of_reach KIND, where KIND is break (moved by an instruction), shared, memfd, small, executable or filter. Each has 120 MiB of that for some
- * seconds; under `filter` that is of malloc, half of it before a seccomp filter that allows everything is loaded, and half after.
+ *
+ * Usage: out_of_reach KIND, where KIND is break (moved by an instruction), shared, memfd, small,
+ * executable or filter. Each has 120 MiB of that for some seconds. Under `filter` that is of
+ * malloc: half of it before a seccomp filter that allows everything is loaded, and half after.
  */
 #include "cold.h"
 #include <linux/filter.h>

@@ -1,5 +1,5 @@
 /* Makes the kernel change its scheduler's code TIMES times on one CPU, while threads switch on the
- * other. As root. Whoever calls it looks whether the kernel survives.
+ * other. As root. The test that calls it looks whether the kernel survives.
  *
  *   patches_its_kernel TIMES
  */

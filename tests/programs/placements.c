@@ -116,7 +116,8 @@ static void usable_and_aligned(void) {
 }
 
 /*
- * Threads that allocate in each other's arenas, free each other's objects, destroy arenas and make new ones, beside forks: against what each remembers.
+ * Threads that allocate in each other's arenas, free each other's objects, destroy arenas and make
+ * new ones, beside forks: against what each remembers.
  */
 enum { ARENAS = 64, EACH = 40, THREADS = 4 };
 static struct group {
@@ -184,7 +185,7 @@ static void threads_and_forks(void) {
     int children = 0;
     for (double until = seconds_now() + 3; seconds_now() < until; children++) {
         usleep(20000);
-        /* Groups that nobody is at: a child has those whole. */
+        /* Groups that no thread is at: a child has those whole. */
         for (int at = 0; at < 4; at++)
             MUST(pthread_mutex_lock(&groups[at].lock) == 0);
         pid_t child = fork();
@@ -211,7 +212,8 @@ static void threads_and_forks(void) {
         check_group(&groups[at]);
 }
 
-/* Freed and destroyed while it is out: nothing of it comes back for that, and what comes there next is what is written. */
+/* Freed and destroyed while it is out: nothing of it comes back for that, and what comes there next
+ * is what is written. */
 static void gone_while_out(void) {
     for (int round = 0; round < 5; round++) {
         terrace_arena arena = TERRACE_ARENA_CREATE(TERRACE_COLD);
@@ -321,7 +323,8 @@ static void misuse(void) {
     free(stays + 160);
     MUST(stays[999] == 7 && malloc_usable_size(stays) >= 1000);
     free(stays);
-    /* What is nobody's: on the stack, of the program's own mapping. It would be handed out if it were taken for free memory. */
+    /* What Terrace has not allocated: on the stack, of the program's own mapping. It would be
+     * handed out if it were taken for free memory. */
     static char in_data[64];
     char on_stack[64], *mapped = mmap(NULL, 2 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     char *volatile foreign[] = {on_stack, mapped, mapped + PAGE, in_data, (char *)misuse, (char *)16, (char *)(UINTPTR_MAX - 4095)};

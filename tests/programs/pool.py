@@ -1,4 +1,5 @@
-# A pool of processes, each with its share of the parent's data and data of its own: prints a digest of what all of them found.
+# A pool of processes, each with its share of the parent's data and data of its own. Prints a digest
+# of what all of them found.
 import hashlib
 import multiprocessing
 import sys

@@ -1,6 +1,6 @@
 /*
- * What happens to processes while pages are evicted. Usage: see cold.h; behind the case's name follow the paths of tls_library and
- * allocating_library. 
+ * What happens to processes while pages are evicted. Usage: see cold.h; behind the case's name
+ * follow the paths of tls_library and allocating_library.
  */
 #include "cold.h"
 #include <ctype.h>
@@ -46,8 +46,9 @@ static void evict_all(void) {
 }
 
 /*
- * Everything that Terrace manages, the memory of the C library included: what MADV_PAGEOUT means to everything else does not matter. Twice,
- * because a page that was touched a moment ago is left alone. Allocates nothing.
+ * Everything that Terrace manages, the memory of the C library included: what MADV_PAGEOUT means to
+ * everything else does not matter. Twice, because a page that was touched a moment ago is left
+ * alone. Allocates nothing.
  */
 static void evict_everything(void) {
     static char maps[1 << 20];
@@ -104,7 +105,8 @@ static void check_surroundings(void) {
             }
 }
 
-/* Forks with everything out; `in_child` runs in the child and in its child, before and between which all surroundings are checked. */
+/* Forks with everything out; `in_child` runs in the child and in its child, before and between
+ * which all surroundings are checked. */
 static void fork_with_everything_out(void (*in_child)(int generation)) {
     for (int round = 0; round < 3; round++) {
         evict_everything();
@@ -201,7 +203,8 @@ static void *wait_forever(void *argument) {
     return NULL;
 }
 
-/* In the child the stacks of all other threads are free, and the next thread may be given one, whose thread-local storage is then cleared. */
+/* In the child the stacks of all other threads are free, and the next thread may be given one,
+ * whose thread-local storage is then cleared. */
 static void small_stacks_of_other_threads(void) {
     enum { THREADS = 16 };
     pthread_barrier_init(&barrier, NULL, THREADS + 1);
@@ -310,8 +313,8 @@ static void owns_are_whole(int generation) {
 }
 
 /*
- * Threads are in a list, whose neighbours the C library changes in a child; they lie on their stacks, and these in managed memory; the last
- * one's begins and ends amid pages.
+ * Threads are in a list, whose neighbours the C library changes in a child. They lie on their
+ * stacks, and these in managed memory. The last one's begins and ends amid pages.
  */
 static void stacks_in_managed_memory(void) {
     pthread_barrier_init(&barrier, NULL, 2);
@@ -378,7 +381,8 @@ static void executions_that_fail_and_one_that_does_not(void) {
     char *words = cold_heap(64 * KIB, 3);
     char **arguments = (char **)words, *text = words + 32 * KIB, *path = words + 16 * KIB;
     for (int n = 0; n < 5; n++) {
-        /* Some may have come back ahead of a reader of what lies beside, and would be shared: a child cannot evict those. */
+        /* Some may have come back ahead of a reader of what lies beside, and would be shared: a
+         * child cannot evict those. */
         evict(words, 64 * KIB);
         pid_t child = n < 4 ? fork() : vfork();
         if (child == 0) {
@@ -506,8 +510,8 @@ static void stopped_and_continued(void) {
 }
 
 /*
- * A core file holds what is resident. What is evicted is a hole in it, that is zeros: the kernel asks no userfaultfd while it writes one.
- * The compressed copies are in it too.
+ * A core file holds what is resident. What is evicted is a hole in it, that is zeros: the kernel
+ * asks no userfaultfd while it writes one. The compressed copies are in it too.
  */
 static void core_files(void) {
     char pattern[10] = "";
@@ -626,7 +630,7 @@ static void user_ids_change_at_once(void) {
     check_in_child_and_grandchild();
 }
 
-/* Nobody may look into the process any more, /proc included. */
+/* No process may look into this one any more, /proc included. */
 static void not_dumpable(void) {
     make_cold();
     for (int n = 0; n < 3; n++) {
@@ -699,7 +703,8 @@ static void sandboxed(bool by_number) {
     check(map, BYTES, 7);
 }
 
-/* Whoever asks whether filters are possible loads none, and its memory still leaves and comes back. */
+/* A program that asks whether filters are possible loads none, and its memory still leaves and
+ * comes back. */
 static void asking_for_filters(void) {
     make_cold();
     unsigned action = SECCOMP_RET_KILL_PROCESS;
@@ -735,7 +740,7 @@ static void sandboxed_strictly(void) {
 }
 
 static void *goes_on_sandboxed(void *unused) {
-    /* Whose end takes system calls that the filter forbids. */
+    /* The main thread's end takes system calls that the filter forbids. */
     await_main_threads_end();
     load_filter(true);
     check_all();
@@ -901,7 +906,8 @@ static void on_segv(int number, siginfo_t *info, void *context) {
     siglongjmp(back, 1);
 }
 
-/* Handlers that run on an evicted stack, that touch evicted memory, or that arrive when it is touched with all signals blocked. */
+/* Handlers that run on an evicted stack, that touch evicted memory, or that arrive when it is
+ * touched with all signals blocked. */
 static void signals_and_evicted_memory(void) {
     make_cold();
     char *stack = cold_heap(64 * KIB, 3);
@@ -953,8 +959,8 @@ static void signals_and_evicted_memory(void) {
 }
 
 /*
- * The handler touches evicted memory, allocates in Terrace's own heap and forks, while what it interrupts does nothing but calls that
- * allocate there (mmap family, thread-local tables, fork handlers).
+ * The handler touches evicted memory, allocates in Terrace's own heap and forks. What it interrupts
+ * does nothing but calls that allocate there (mmap family, thread-local tables, fork handlers).
  */
 static void on_tick(int number) {
     int saved = errno;

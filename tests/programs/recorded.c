@@ -22,7 +22,8 @@ __attribute__((noinline)) static long *numbers(size_t count) { return malloc(cou
 __attribute__((noinline)) static long *made_here(size_t count) { return numbers(count); }
 __attribute__((noinline)) static long *made_there(size_t count) { return numbers(count + 1); }
 
-/* 1000 writes, 1000 reads; then 800 bytes copied: 13 lines read and 13 written; then one forked child's accesses, which do not count. */
+/* 1000 writes, 1000 reads; then 800 bytes copied: 13 lines read and 13 written; then one forked
+ * child's accesses, which do not count. */
 static int known(void) {
     long *a = aligned_alloc(64, 8000), *b = aligned_alloc(64, 8000), sum = 0;
     long *here = made_here(10), *there = made_there(10);
@@ -99,7 +100,8 @@ static void *adds(void *objects) {
     return NULL;
 }
 
-/* Atomic operations are what they say, and threads that allocate and free each other's objects do not disturb the recorder. */
+/* Atomic operations are what they say, and threads that allocate and free each other's objects do
+ * not disturb the recorder. */
 static int threads(void) {
     static char *objects[16];
     pthread_t thread[4];

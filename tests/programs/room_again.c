@@ -1,4 +1,5 @@
-/* What left for want of room comes back when there is room again, untouched: given up is what took it. What the program sent out stays out.
+/* What left for want of room comes back when there is room again, untouched: given up is what took
+ * it. What the program sent out stays out.
  *
  * Says how many pages had left; ends with 1, and says why, where something does not hold. */
 #include "cold.h"

@@ -1,8 +1,10 @@
 /*
  * Evicted memory that is read page after page, so that pages come back before they are touched.
  *
- * `up_and_down`: by one thread. `beside_changes`: between the pages of a walker lie those of a thread that gives them up, replaces, protects
- * and writes them all the time, and must never find again what it gave up. A third one forks, and children walk too.
+ * - `up_and_down`: by one thread.
+ * - `beside_changes`: between the pages of a walker lie those of another thread. It gives them up,
+ *   replaces, protects and writes them all the time, and must never find again what it gave up. A
+ *   third thread forks, and children walk too.
  */
 #include "cold.h"
 #include <pthread.h>

@@ -1,5 +1,6 @@
-/* Allocates MEGABYTES of data that compress (or not: "random") in blocks of exact sizes, then for SECONDS reads most often what
- * lies near the front, and changes some of it. Checks what it reads. Prints how many bytes it allocated and in how many seconds.
+/* Allocates MEGABYTES of data that compress (or not: "random") in blocks of exact sizes. Then for
+ * SECONDS it reads most often what lies near the front, and changes some of it. Checks what it
+ * reads. Prints how many bytes it allocated and in how many seconds.
  *
  *   skewed MEGABYTES SECONDS [random]
  */

@@ -1,5 +1,6 @@
-/* What a program meets in small places, and with few rights: `small_places CASE [WAY]`. See cold.h for CASE. WAY is what it gives up before
- * anything else. Whatever Terrace misses there, data are kept, nobody is ended, and pages leave. */
+/* What a program meets in small places, and with few rights: `small_places CASE [WAY]`. See cold.h
+ * for CASE. WAY is what it gives up before anything else. Whatever Terrace misses there, data are
+ * kept, no process is ended, and pages leave. */
 #include "cold.h"
 #include <dirent.h>
 #include <grp.h>
@@ -158,8 +159,8 @@ static void by_spawning(void) {
     wait_for(child);
 }
 
-/* Every way to a task, each in a process of its own, in a group that allows as many tasks as this process and
- * Terrace's beside it have, and none more. */
+/* Every way to a task, each in a process of its own. The group allows as many tasks as this process
+ * and Terrace's beside it have, and none more. */
 static void tasks_are_few(void) {
     static void (*const ways[])(void) = {by_fork, by_fork_alone, by_number, by_clone, by_thread, by_spawning};
     if (!getenv("TASK_GROUP"))

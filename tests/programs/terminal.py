@@ -1,4 +1,5 @@
-# terminal.py COMMAND...: runs a command that ends in counts_signals as a shell would, in the foreground of a terminal, and types.
+# terminal.py COMMAND...: runs a command that ends in counts_signals as a shell would, in the
+# foreground of a terminal, and types.
 import os, pty, signal, sys
 
 shell, terminal = pty.fork()

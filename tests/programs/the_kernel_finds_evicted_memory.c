@@ -1,5 +1,5 @@
-/* System calls with buffers in memory that is evicted, half evicted, or being evicted at that moment. Usage: see cold.h; the scratch
-   directory for O_DIRECT is $TMPDIR or /var/tmp. */
+/* System calls with buffers in memory that is evicted, half evicted, or being evicted at that
+ * moment. Usage: see cold.h; the scratch directory for O_DIRECT is $TMPDIR or /var/tmp. */
 #include "cold.h"
 #include <arpa/inet.h>
 #include <dirent.h>
@@ -46,7 +46,8 @@ static void *keep_moving(void *argument) {
     while (!mover->ends)
         for (size_t from = 0; from < mover->bytes && !mover->ends; from += MIB) {
             madvise(mover->area + from, MIB, MADV_PAGEOUT);
-            /* Two threads that wake each other without a pause can keep the kernel's own from the processor (docs/known-problems.md). */
+            /* Two threads that wake each other without a pause can keep the kernel's own from the
+             * processor (docs/known-problems.md). */
             nanosleep(&moment, NULL);
         }
     return NULL;
@@ -175,7 +176,8 @@ static void *receive_all(void *argument) {
     return NULL;
 }
 
-/* The pages themselves are in flight: while they are, they are evicted; when the kernel says that it is done with them, overwritten. */
+/* The pages themselves are in flight: while they are, they are evicted; when the kernel says that
+ * it is done with them, overwritten. */
 static void zero_copy_sends(void) {
     int ends[2], one = 1;
     connection(ends);
@@ -256,7 +258,7 @@ static void submit(struct ring *ring, int operation, int file, char *memory, siz
     MUST(syscall(SYS_io_uring_enter, ring->fd, 1, 0, flags, NULL, 0) == 1);
 }
 
-/* Waits for so many transfers, all of which must be complete. */
+/* Waits for this many transfers, all of which must be complete. */
 static void complete(struct ring *ring, size_t count) {
     for (size_t n = 0; n < count; n++) {
         uint32_t head = *QUEUE_WORD(ring, cq_off.head);
@@ -383,7 +385,8 @@ static size_t evicted_pages(char *area, size_t pages) {
     return out;
 }
 
-/* Under --evict wp: what a device wrote into a page that is just evicted would be lost. So nothing leaves any more, soon. */
+/* Under --evict wp: what a device wrote into a page that is just evicted would be lost. So nothing
+ * leaves any more, soon. */
 static void nothing_leaves_any_more(void) {
     /* Until Terrace has looked. Pages that were never out leave at once if any do. */
     size_t pages = 16, rounds = 8192, round = 0;
@@ -477,7 +480,8 @@ static void structures(void) {
     }
 }
 
-/* A buffer that ends where memory does: as much is transferred as without Terrace, and what is there stays what it was. */
+/* A buffer that ends where memory does: as much is transferred as without Terrace, and what is
+ * there stays what it was. */
 static void buffers_that_run_off(void) {
     char *area = cold_mapping(BYTES, 1);
     int ends[2], file = memfd_create("file", 0), pair[2];
@@ -732,8 +736,9 @@ static void signals_arrive_while_the_kernel_waits(void) {
     pthread_join(thread, NULL);
 }
 
-/* Debuggers' ways in. The kernel does not let these wait for a page (a limit that docs/safety.md states): they fail or give what is there,
-   never anything else, and a page that was touched is theirs to see. */
+/* Debuggers' ways in. The kernel does not let these wait for a page (a limit that docs/safety.md
+ * states). They fail or give what is there, never anything else, and a page that was touched is
+ * theirs to see. */
 static void memory_as_a_file(void) {
     char *area = cold_mapping(BYTES, 1);
     int memory = open("/proc/self/mem", O_RDWR);

@@ -1,6 +1,6 @@
 /*
- * Nothing of Terrace's is in the program's process: no thread, no child, no privilege that it gave up; and whatever happens to
- * the process beside it that moves its pages, no byte is wrong.
+ * Nothing of Terrace's is in the program's process: no thread, no child, no privilege that it gave
+ * up. Whatever happens to the process beside it that moves its pages, no byte is wrong.
  */
 #include "cold.h"
 #include <linux/capability.h>
@@ -272,7 +272,8 @@ static void a_child_of_vfork_outlives_the_program(void) {
     MUST(read(ends[0], &byte, 1) == 1 && byte == 'r');
 }
 
-/* A process that shares the memory is killed in the middle of its memory calls: nobody waits for it. */
+/* A process that shares the memory is killed in the middle of its memory calls: no thread waits for
+ * it. */
 static atomic_int sharer_goes_on;
 static int maps_and_unmaps(void *unused) {
     (void)unused;
@@ -361,7 +362,8 @@ static void who_is_traced_from_the_start_goes_on(void) {
     MUST(status == 0);
 }
 
-/* Whether the kernel tells Terrace of memory calls by instruction: it must be able to read without waiting (Linux 6.10). */
+/* Whether the kernel tells Terrace of memory calls by instruction: it must be able to read without
+ * waiting (Linux 6.10). */
 static void needs_events(void) {
     struct utsname name;
     int major = 0, minor = 0;
@@ -394,8 +396,8 @@ static void moved_by_instruction(void) {
     char *target = mmap(NULL, BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     MUST(target != MAP_FAILED);
     size_t from = 512, pages = 2048;
-    /* Linux moves one mapping at a time if a userfaultfd has it, and what is registered in part, or with two (there is one for
-     * each 64 MiB), is several mappings: see docs/known-problems.md. */
+    /* Linux moves one mapping at a time if a userfaultfd has it. What is registered in part, or
+     * with two (there is one for each 64 MiB), is several mappings: see docs/known-problems.md. */
     if (((uintptr_t)map + from * PAGE) >> 26 != ((uintptr_t)map + (from + pages) * PAGE - 1) >> 26)
         from += pages;
     for (int tries = 0; evicts() && absent_pages(map + from * PAGE, pages * PAGE) < pages; tries++) {
@@ -509,8 +511,8 @@ static uintptr_t stack_of(pid_t process, int task) {
 }
 #endif
 
-/* The companion's stacks are in memory that the program can write. A program that makes it return into code of its own has
- * gained nothing by that. */
+/* The companion's stacks are in memory that the program can write. A program that makes it return
+ * into code of its own has gained nothing by that. */
 static void a_companion_that_was_taken_over_reaches_nothing(void) {
 #ifdef __x86_64__
     make_cold();
@@ -564,8 +566,9 @@ static void a_companion_that_was_taken_over_reaches_nothing(void) {
 #endif
 }
 
-/* A fork that the C library does not make is seen by nobody. Its child sees its parent's data or is ended by SIGSEGV; it
- * never reads zeros. Children of the C library's forks, before and after it, have everything. */
+/* A fork that the C library does not make is not seen by Terrace. Its child sees its parent's data
+ * or is ended by SIGSEGV; it never reads zeros. Children of the C library's forks, before and after
+ * it, have everything. */
 static void forked_by_instruction(void) {
     make_cold();
     for (int round = 0; round < 3; round++) {
@@ -608,7 +611,8 @@ static int mappings_of(char *start, size_t len) {
     return count;
 }
 
-/* What was evicted of the mapping that was there before is nobody's: a page of zeros that moves there stays one. */
+/* What was evicted of the mapping that was there before has no owner: a page of zeros that moves
+ * there stays one. */
 static void moved_over_evicted_memory(void) {
     needs_events();
     make_cold();
@@ -645,8 +649,9 @@ static void moved_over_evicted_memory(void) {
     check_pages(map, at + pages, PAGES, SEED);
 }
 
-/* Pages that are staged for a moment when the program may not read them come back from there. (Once the program has made
- * a memory call by instruction, they come back by being touched, which fails.) */
+/* Pages that are staged for a moment when the program may not read them come back from there. (Once
+ * the program has made a memory call by instruction, they come back by being touched, which
+ * fails.) */
 static void protected_while_staged(void) {
     needs_events();
     make_cold();
@@ -684,7 +689,8 @@ static void unmapped_by_instruction(void) {
     check_all();
 }
 
-/* Threads that discard by instruction, and write to what they discarded, beside evictions. Each has pages of its own. */
+/* Threads that discard by instruction, and write to what they discarded, beside evictions. Each has
+ * pages of its own. */
 enum { THREADS = 4, OWN = PAGES / THREADS };
 static void *discards(void *number) {
     size_t first = (size_t)number * OWN;

@@ -1,4 +1,5 @@
-/* A library with thread-local variables that throws and catches. Loaded many times over, each time from a file of its own. */
+/* A library with thread-local variables that throws and catches. Loaded many times over, each time
+ * from a file of its own. */
 #include <stdexcept>
 #include <string>
 

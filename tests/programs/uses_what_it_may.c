@@ -1,5 +1,5 @@
-/* Needs all that Terrace needs rights for, on evicted pages: faults of its own, faults of system calls on its behalf, and both in a
- * forked child, which opens a userfaultfd of its own. */
+/* Needs all that Terrace needs rights for, on evicted pages: faults of its own, and faults of
+ * system calls on its behalf. Both also in a forked child, which opens a userfaultfd of its own. */
 #include "cold.h"
 #include <sys/wait.h>
 

@@ -1,5 +1,5 @@
 /*
- * What is the program's, Terrace keeps out of: holes in its address space, its limits, files that
+ * Terrace keeps out of what is the program's: holes in its address space, its limits, files that
  * got a number, its signal handlers, the C library's locks.
  */
 #include "cold.h"
@@ -169,7 +169,7 @@ static void locked_within_a_limit(void) {
     check(area, bytes, 1);
 }
 
-/* Has Terrace complain, if it is there: of a block that nobody allocated. */
+/* Has Terrace complain, if it is there: of a block that was never allocated. */
 static void misuse(void) {
     static _Alignas(16) char nothing[64];
     void (*check_misuse)(int) = (void (*)(int))dlsym(RTLD_DEFAULT, "terrace_check");
@@ -329,7 +329,7 @@ static void forks_beside_flushes(void) {
     for (int n = 0; n < 300; n++) {
         pid_t child = n % 3 == 2 ? clone(cloned, (char *)clone_stack + MIB, SIGCHLD, NULL) : n % 3 == 1 ? _Fork() : fork();
         if (child == 0) {
-            /* The list is nobody's there, for all threads. */
+            /* The list is locked by no thread there: any thread may use it. */
             if (n % 30 == 0) {
                 pthread_t printing;
                 MUST(pthread_create(&printing, NULL, print_in_child, NULL) == 0 && pthread_join(printing, NULL) == 0);

@@ -106,7 +106,8 @@ static void expect_use(char *region, size_t bytes) {
     MUST(!advise || advise(region, bytes, NORMAL) == 0);
 }
 
-/* The table of pages grows by 256 regions of 2 MiB, for which it needs more than 1 MiB; a region is in it once something is said of it. */
+/* The table of pages grows by 256 regions of 2 MiB, for which it needs more than 1 MiB. A region is
+ * in it once something is said of it. */
 static void no_data_for_the_table(void) {
     enum { REGION = 2 << 20, MOST = 600, BEFORE = 200, BEYOND = 100 };
     char *little = cold_mapping(4 * MIB, 2), *wide = (char *)mapping((size_t)MOST * REGION), *next = wide;

@@ -7,7 +7,7 @@ pub fn terrace_command() -> PathBuf {
     built("terrace")
 }
 
-/// The library that it preloads.
+/// The library that the command preloads.
 pub fn terrace_library() -> PathBuf {
     built("libterrace.so")
 }

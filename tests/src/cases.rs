@@ -1,4 +1,4 @@
-//! Programs of `programs/` that hold many cases, one of which a process runs: see
+//! Programs of `programs/` that hold many cases, of which each process runs one: see
 //! `programs/cold.h`.
 
 use crate::skipping::skip;
@@ -6,13 +6,13 @@ use crate::{Program, Terrace};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// `CANNOT_CHECK` of `cold.h`.
+/// Exit status of a case that cannot be checked: `CANNOT_CHECK` of `cold.h`.
 const CANNOT_CHECK: i32 = 77;
 /// Time limit of a case, for `wait_for` and for hangs.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// One test for each named case of a program: `cases! { PROGRAM.hold: a_case another_case }`, with
-/// a method of [`Cases`].
+/// Makes a test for each named case of a program: `cases! { PROGRAM.hold: a_case another_case }`,
+/// with a method of [`Cases`].
 #[macro_export]
 macro_rules! cases {
     ($program:ident.$how:ident: $($case:ident)*) => {$(
@@ -23,31 +23,32 @@ macro_rules! cases {
     )*};
 }
 
-/// Such a program, and the ways in which each of its cases is run.
+/// A program of cases, and the ways in which each of its cases is run.
 pub struct Cases {
     /// The compiled program.
     pub program: PathBuf,
-    /// What it is told behind the case's name.
+    /// Arguments of the program behind the case's name.
     pub arguments: Vec<PathBuf>,
-    /// How Terrace is there, besides once without it, which proves that the case itself is right.
+    /// Ways to run each case under Terrace. Each case also runs once without it, which proves that
+    /// the case itself is right.
     pub ways: Vec<Terrace>,
 }
 
 impl Cases {
-    /// A case whose checks hold in every way, in processes that stay managed.
+    /// Runs a case whose checks hold in every way, in processes that stay managed.
     #[track_caller]
     pub fn hold(&self, case: &str) {
         self.hold_as_described(case, 0, "", true);
     }
 
-    /// Like [`Cases::hold`], where it is right that Terrace retires when it can no longer do its
-    /// work.
+    /// Runs a case as [`Cases::hold`] does, where it is right that Terrace retires when it can no
+    /// longer do its work.
     #[track_caller]
     pub fn hold_managed_or_not(&self, case: &str) {
         self.hold_as_described(case, 0, "", false);
     }
 
-    /// A case that ends with an exit status and exactly this output.
+    /// Runs a case that ends with an exit status and exactly this output.
     #[track_caller]
     pub fn end_with(&self, case: &str, status: i32, stdout: &str) {
         self.hold_as_described(case, status, stdout, true);

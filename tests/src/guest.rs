@@ -11,16 +11,16 @@ use std::sync::LazyLock;
 /// Exit status of `guest.sh` when there was no guest.
 const NO_GUEST: i32 = 125;
 
-/// What a step came to.
+/// Outcome of a step.
 #[derive(Debug, Default)]
 pub struct Outcome {
-    /// The shell's.
+    /// Exit status of the shell.
     pub status: i32,
-    /// What it printed.
+    /// Standard output of the step.
     pub stdout: String,
-    /// What it printed there, Terrace's remarks included.
+    /// Standard error of the step, Terrace's remarks included.
     pub stderr: String,
-    /// The file `report.json`, which it may have written.
+    /// The file `report.json`, which the step may have written.
     pub report: String,
 }
 
@@ -32,31 +32,34 @@ impl Outcome {
     }
 }
 
-/// Which guest.
+/// A kind of guest.
 #[derive(Clone, Copy, Debug)]
 pub struct Guest {
-    /// As `TERRACE_GUEST_KERNEL` says it.
+    /// Kernel, in the form of `TERRACE_GUEST_KERNEL`.
     pub kernel: &'static str,
-    /// As `TERRACE_GUEST_MEMORY` says it.
+    /// Memory, in the form of `TERRACE_GUEST_MEMORY`.
     pub memory: &'static str,
-    /// As `TERRACE_GUEST_INIT` says it.
+    /// Init, in the form of `TERRACE_GUEST_INIT`.
     pub init: &'static str,
 }
 
 /// Outcomes of all steps, or why there is no guest here.
 type Outcomes = Result<Vec<Outcome>, String>;
 
-/// A guest and all that is run in it, in this order: it starts once only.
+/// A guest and all that is run in it, in this order: the guest starts only once.
 pub struct Steps {
     steps: &'static [(&'static str, &'static str)],
     outcomes: LazyLock<Outcomes, Box<dyn FnOnce() -> Outcomes + Send>>,
 }
 
 impl Steps {
-    /// Steps by their names. In each `TERRACE` stands for the path of that command, `SLOW` for how
-    /// many times longer than on a machine that does nothing else things take, and other words
-    /// for the paths of `programs`. A report is to be written to `report.json` in the working
-    /// directory.
+    /// Makes steps by their names. Words of a step stand for something:
+    ///
+    /// - `TERRACE`: the path of that command;
+    /// - `SLOW`: how many times longer things take than on a machine that does nothing else;
+    /// - other words: the paths of `programs`.
+    ///
+    /// A report is to be written to `report.json` in the working directory.
     pub fn new(
         guest: Guest,
         steps: &'static [(&'static str, &'static str)],
@@ -65,7 +68,7 @@ impl Steps {
         Steps { steps, outcomes: LazyLock::new(Box::new(move || run(guest, steps, &programs()))) }
     }
 
-    /// What a step came to. None, and a remark, where there is no guest.
+    /// Outcome of a step. `None`, and a remark, where there is no guest.
     #[track_caller]
     pub fn outcome(&self, step: &str) -> Option<&Outcome> {
         match &*self.outcomes {
@@ -122,7 +125,7 @@ fn run(guest: Guest, steps: &[(&str, &str)], programs: &[(&str, std::path::PathB
     }
 }
 
-/// How many times longer than alone something takes beside what else this machine does: the guest
+/// How many times longer something takes beside what else this machine does than alone: the guest
 /// has one thread.
 fn times_slower() -> u64 {
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();

@@ -1,5 +1,5 @@
-//! What the end-to-end tests share: the built command and library, programs started under them with
-//! a time limit, C sources compiled on the spot, and the report that is read back.
+//! What the end-to-end tests share: the built command and library, and programs started under them
+//! with a time limit. Also C sources compiled on the spot, and the report that is read back.
 //!
 //! The tests drive `terrace run` as a user would. Each file under `tests/` is named for the promise
 //! that it holds; the programs that need C's view of the world are in `programs/`.
@@ -31,8 +31,8 @@ pub use zram::{Zram, has_swap, without_swap};
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Tests that need the machine for themselves hold this while they run. A test that failed does not
-/// spoil it.
+/// Lock that tests that need the machine for themselves hold while they run. A test that failed
+/// does not spoil it.
 pub fn machine() -> MutexGuard<'static, ()> {
     static MACHINE: Mutex<()> = Mutex::new(());
     MACHINE.lock().unwrap_or_else(PoisonError::into_inner)

@@ -10,10 +10,10 @@ use std::time::Duration;
 
 const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
-/// The package of this kind (`deb`, `rpm`, `tarball`, or `oci`, which is made of a `deb`), kept in
-/// the directory. `make` is told that the portable build is done, and where.
+/// Makes the package of this kind (`deb`, `rpm`, `tarball`, or `oci`, which is made of a `deb`),
+/// kept in the directory. `make` is told that the portable build is done, and where.
 pub fn package(kind: &str, directory: &Path) -> PathBuf {
-    // Of all packages one is made at a time: each starts `make` and cargo.
+    // Packages are made one at a time: each starts `make` and cargo.
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let built = terrace_command();

@@ -1,4 +1,4 @@
-//! The pages of documentation: their blocks, and what these say of who runs their commands.
+//! The pages of documentation: their blocks, and the marks that name what runs a block's commands.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,17 +8,17 @@ const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 /// A block of a page, between two lines of three backticks.
 #[derive(Debug)]
 pub struct Block {
-    /// The number of its first line.
+    /// Number of the block's first line.
     pub line: usize,
-    /// What stands behind the backticks: the language, and marks.
+    /// Words behind the backticks: the language, and marks.
     pub words: Vec<String>,
-    /// What stands in it, without the indentation of a list.
+    /// Text of the block, without the indentation of a list.
     pub text: String,
 }
 
 impl Block {
-    /// What marks say of who runs it, `run-by=FILE` or `run-by=FILE:FUNCTION,…`: files, each with a
-    /// function or nothing.
+    /// What runs the block's commands, by its marks `run-by=FILE` or `run-by=FILE:FUNCTION,…`:
+    /// files, each with a function or nothing.
     pub fn run_by(&self) -> Vec<(&str, &str)> {
         let by = self.marks("run-by").map(|by| by.split_once(':').unwrap_or((by, "")));
         by.flat_map(|(file, names)| names.split(',').map(move |name| (file, name))).collect()
@@ -29,7 +29,8 @@ impl Block {
         self.words.iter().filter_map(move |word| word.strip_prefix(name)?.strip_prefix('='))
     }
 
-    /// Its commands, one a line: lines that are continued are joined, and comments left out.
+    /// Commands of the block, one a line: lines that are continued are joined, and comments left
+    /// out.
     pub fn commands(&self) -> Vec<String> {
         let joined = self.text.replace("\\\n", " ");
         let words = |line: &str| {
@@ -40,8 +41,8 @@ impl Block {
     }
 }
 
-/// The README and all pages but dated notes, and but the reference, which is made from the program:
-/// whether its examples are understood is tested there.
+/// Paths of the README and of all pages but dated notes and the reference. The reference is made
+/// from the program: whether its examples are understood is tested there.
 pub fn pages() -> Vec<PathBuf> {
     let documents = Path::new(REPOSITORY).join("docs");
     let all = |directory: PathBuf| {
@@ -56,8 +57,8 @@ pub fn pages() -> Vec<PathBuf> {
     pages
 }
 
-/// The blocks of a page's text; and the numbers of lines outside of blocks that begin with four
-/// spaces, which make one too.
+/// The blocks of a page's text. Also the numbers of lines outside of blocks that begin with four
+/// spaces, which make a block too.
 pub fn blocks(page: &str) -> (Vec<Block>, Vec<usize>) {
     let (mut blocks, mut indented, mut is_inside) = (Vec::<Block>::new(), Vec::new(), false);
     let mut indentation = 0;
@@ -87,7 +88,7 @@ pub fn blocks_of(page: &str) -> Vec<Block> {
     blocks(&fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))).0
 }
 
-/// The blocks of all pages of which a mark says that this function runs them: at least one.
+/// The blocks of all pages of which a mark says that this function runs them: at least one block.
 #[track_caller]
 pub fn blocks_run_by(function: &str) -> Vec<Block> {
     let pages = pages();
@@ -100,7 +101,7 @@ pub fn blocks_run_by(function: &str) -> Vec<Block> {
     found
 }
 
-/// Their commands.
+/// Commands of all blocks that this function runs.
 #[track_caller]
 pub fn commands_run_by(function: &str) -> Vec<String> {
     blocks_run_by(function).iter().flat_map(Block::commands).collect()

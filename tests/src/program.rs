@@ -21,7 +21,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Number of bytes that are shown of a failed program's output.
 const SHOWN_BYTES: usize = 8000;
 
-/// What `terrace run` is told.
+/// Flags and variables for `terrace run`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Terrace {
     arguments: Vec<String>,
@@ -29,24 +29,24 @@ pub struct Terrace {
 }
 
 impl Terrace {
-    /// A budget: `--dram`.
+    /// Terrace with a budget: `--dram`.
     pub fn within(dram: &str) -> Self {
         Terrace { arguments: vec!["--dram".into(), dram.into()], ..Terrace::default() }
     }
 
-    /// `TERRACE_STRESS=full`: random pages are evicted all the time.
+    /// Terrace with `TERRACE_STRESS=full`: random pages are evicted all the time.
     pub fn stressed() -> Self {
         Terrace { environment: vec![("TERRACE_STRESS", "full")], ..Terrace::default() }
     }
 
-    /// So few random pages are evicted that some regions are whole, of which any may become a huge
-    /// page at any time.
+    /// Terrace under a mild stress: few random pages are evicted, so that some regions are whole.
+    /// Any of these may become a huge page at any time.
     pub fn stressed_with_huge_pages() -> Self {
         Terrace { environment: vec![("TERRACE_STRESS", "3000")], ..Terrace::default() }
             .and("--huge-pages=hot")
     }
 
-    /// Stressed, and 30 of 1,000 of Terrace's kernel calls fail: `TERRACE_INJECT`.
+    /// Terrace under stress, with 30 of 1,000 of its kernel calls failing: `TERRACE_INJECT`.
     pub fn failing() -> Self {
         Terrace {
             environment: vec![("TERRACE_STRESS", "full"), ("TERRACE_INJECT", "1:30")],
@@ -54,17 +54,17 @@ impl Terrace {
         }
     }
 
-    /// Stressed, in the way of old kernels: `--evict wp`.
+    /// Terrace under stress, in the way of old kernels: `--evict wp`.
     pub fn write_protecting() -> Self {
         Terrace::stressed().and("--evict").and("wp")
     }
 
-    /// `--observe`: the library is there and moves nothing.
+    /// Terrace with `--observe`: the library is there and moves nothing.
     pub fn observing() -> Self {
         Terrace { arguments: vec!["--observe".into()], ..Terrace::default() }
     }
 
-    /// With one more argument.
+    /// Adds an argument of `terrace run`.
     pub fn and(mut self, argument: &str) -> Self {
         self.arguments.push(argument.into());
         self
@@ -124,39 +124,39 @@ impl Program {
         self
     }
 
-    /// What it reads on standard input; nothing otherwise.
+    /// Sets what the program reads on standard input; nothing otherwise.
     pub fn input(mut self, input: impl Into<Vec<u8>>) -> Self {
         self.input = Some(input.into());
         self
     }
 
-    /// Runs it under Terrace; `None` for alone.
+    /// Runs the program under Terrace; `None` for alone.
     pub fn under(mut self, terrace: impl Into<Option<Terrace>>) -> Self {
         self.terrace = terrace.into();
         self
     }
 
-    /// Has another program start all this: a command line that ends where the command to start
-    /// begins, as `env` or `nice` have.
+    /// Has another program start all this. `launcher` is a command line that ends where the command
+    /// to start begins, as for `env` or `nice`.
     pub fn launched_by(mut self, launcher: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Self {
         self.launcher = launcher.into_iter().map(|word| word.as_ref().to_owned()).collect();
         self
     }
 
-    /// For a launcher that becomes another user: who that is, and where such a user finds the
-    /// `terrace` command and its library.
+    /// Prepares for a launcher that becomes another user: the number of that user, and where it
+    /// finds the `terrace` command and its library.
     pub fn for_user(mut self, user: u32, terrace_directory: &Path) -> Self {
         self.for_user = Some((user, terrace_directory.to_owned()));
         self
     }
 
-    /// How long it may take.
+    /// Sets the time limit.
     pub fn time_limit(mut self, limit: Duration) -> Self {
         self.time_limit = limit;
         self
     }
 
-    /// Starts it.
+    /// Starts the program.
     pub fn start(self) -> Running {
         let scratch = tempfile::Builder::new()
             .prefix("terrace-test-")
@@ -214,12 +214,12 @@ impl Program {
         }
     }
 
-    /// Runs it to its end. Panics, with its output, if that does not come in time.
+    /// Runs the program to its end. Panics, with its output, if that does not come in time.
     pub fn run(self) -> Finished {
         self.start().wait()
     }
 
-    /// Runs it to its end, which must be success. Panics otherwise, with its output.
+    /// Runs the program to its end, which must be success. Panics otherwise, with its output.
     pub fn succeed(self) -> Finished {
         let finished = self.run();
         assert!(finished.status.success(), "{}", finished.account("failed"));
@@ -227,8 +227,8 @@ impl Program {
     }
 }
 
-/// A program that runs. Killed when dropped; if a test failed, it is said first what the program
-/// was doing.
+/// A program that runs. It is killed when dropped; if a test failed, it is said first what the
+/// program was doing.
 pub struct Running {
     child: Child,
     what: String,
@@ -276,9 +276,11 @@ impl Running {
         }
     }
 
-    /// The processes of the program: all that descend from the one that the test started, without
-    /// `terrace run` itself, its witness of signals, and those in which Terrace moves pages,
-    /// whose memory is the program's.
+    /// The processes of the program: all that descend from the one that the test started. Left out
+    /// are:
+    ///
+    /// - `terrace run` itself, and its witness of signals;
+    /// - processes in which Terrace moves pages, whose memory is the program's.
     pub fn processes(&self) -> Vec<i32> {
         let mut all = descendants_of(self.pid());
         let is_ours =
@@ -290,18 +292,18 @@ impl Running {
         all
     }
 
-    /// Whether it has not ended yet.
+    /// Whether the program has not ended yet.
     pub fn is_running(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// What it has written to standard output so far.
+    /// What the program has written to standard output so far.
     pub fn stdout_so_far(&self) -> String {
         String::from_utf8_lossy(&fs::read(self.scratch.path().join("stdout")).unwrap_or_default())
             .into_owned()
     }
 
-    /// What it has written to standard error so far.
+    /// What the program has written to standard error so far.
     pub fn stderr_so_far(&self) -> String {
         String::from_utf8_lossy(&fs::read(self.scratch.path().join("stderr")).unwrap_or_default())
             .into_owned()
@@ -313,12 +315,12 @@ impl Running {
         Some(Report::parse(&text))
     }
 
-    /// Asks it to end.
+    /// Asks the program to end.
     pub fn terminate(&self) {
         kill(self.pid(), libc::SIGTERM);
     }
 
-    /// Waits for its end. Panics, with its output, if that does not come in time.
+    /// Waits for the program's end. Panics, with its output, if that does not come in time.
     pub fn wait(mut self) -> Finished {
         let status = loop {
             match self.child.try_wait().expect("a child can be waited for") {
@@ -346,7 +348,7 @@ impl Running {
         account(&self.what, verdict, &read("stdout"), &String::from_utf8_lossy(&read("stderr")))
     }
 
-    /// What each thread is doing, for a report of a hang.
+    /// Describes what each thread is doing, for a report of a hang.
     fn threads(&self) -> String {
         let mut text = String::new();
         for process in descendants_of(self.pid()) {
@@ -387,11 +389,11 @@ impl Drop for Running {
 
 /// A program that ended.
 pub struct Finished {
-    /// Its exit status.
+    /// Exit status of the program.
     pub status: ExitStatus,
-    /// All of its standard output.
+    /// All of the program's standard output.
     pub stdout: Vec<u8>,
-    /// All of its standard error, with Terrace's text at the end.
+    /// All of the program's standard error, with Terrace's text at the end.
     pub stderr: String,
     report: Option<Report>,
     what: String,
@@ -404,7 +406,7 @@ impl Finished {
         self.report.as_ref().unwrap_or_else(|| panic!("{}", self.account("left no report")))
     }
 
-    /// What a failure's message needs.
+    /// The program's output and the verdict, for the message of a failure.
     pub fn account(&self, verdict: &str) -> String {
         let status = match self.status.signal() {
             Some(signal) => format!("killed by signal {signal}"),
@@ -432,7 +434,7 @@ fn children_of(process: i32) -> Vec<i32> {
     text.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect()
 }
 
-/// The process and all that descend from it.
+/// The process and all processes that descend from it.
 fn descendants_of(process: i32) -> Vec<i32> {
     let mut found = vec![process];
     let mut next = 0;

@@ -4,7 +4,7 @@ use jsonschema::Validator;
 use serde_json::Value;
 use std::sync::LazyLock;
 
-/// The published schema, but that no field may be there which it does not have.
+/// The published schema, but that no field may be there that the schema does not have.
 static VALIDATOR: LazyLock<Validator> = LazyLock::new(|| {
     let text = include_str!("../../docs/reference/report.schema.json");
     let mut schema: Value = serde_json::from_str(text).expect("the schema is JSON");
@@ -25,12 +25,12 @@ fn allow_no_more(schema: &mut Value) {
     }
 }
 
-/// A report.
+/// The report of a run.
 #[derive(Debug)]
 pub struct Report(Value);
 
 impl Report {
-    /// Reads one, and compares it with its schema.
+    /// Reads a report, and compares it with its schema.
     pub(crate) fn parse(text: &[u8]) -> Self {
         let report = serde_json::from_slice(text).unwrap_or_else(|e| {
             panic!("the report is not JSON ({e}): {}", String::from_utf8_lossy(text))
@@ -76,8 +76,8 @@ impl Report {
         tiers.iter().filter_map(|tier| tier["faults"].as_u64()).sum()
     }
 
-    /// The test tested something: the program was managed, nothing froze, and at least so many
-    /// pages went out and came back.
+    /// Expects that the test tested something: the program was managed, nothing froze, and at least
+    /// this many pages went out and came back.
     #[track_caller]
     pub fn expect_moves(&self, demoted: u64, promoted: u64) {
         self.expect_managed();
@@ -95,8 +95,8 @@ impl Report {
         );
     }
 
-    /// Expects that the program was managed, and that processes running `program` together demoted
-    /// and promoted at least so many pages.
+    /// Expects that the program was managed. Processes running `program` together demoted and
+    /// promoted at least this many pages.
     #[track_caller]
     pub fn expect_moves_in(&self, program: &str, demoted: u64, promoted: u64) {
         self.expect_managed();
@@ -123,7 +123,8 @@ impl Report {
         );
     }
 
-    /// The program was managed, and no internal check failed in any of its processes.
+    /// Expects that the program was managed, and that no internal check failed in any of its
+    /// processes.
     #[track_caller]
     pub fn expect_managed(&self) {
         assert_eq!(self.at("/managed"), true, "not managed: {:#}", self.0);

@@ -5,7 +5,7 @@ use std::process::{Child, Command};
 
 const GET_SYSCALL_INFO: u32 = 0x420e;
 const SYSCALL_ENTRY: u8 = 1;
-/// Calls before which nothing is different from what was before the call that comes before them.
+/// Calls before which nothing differs from what was before the previous call.
 const WAITS: [i64; 5] = [
     libc::SYS_wait4,
     libc::SYS_sched_yield,
@@ -15,8 +15,8 @@ const WAITS: [i64; 5] = [
 ];
 
 /// Starts a command that forks a process, the keeper, which forks two of its own. Does something
-/// before a call of the keeper, which gets the keeper's number: the calls between those two forks
-/// are counted, from 1 on. Whether there were as many.
+/// before a call of the keeper, by `act`, which gets the keeper's number. The calls between those
+/// two forks are counted, from 1 on. Returns whether there were as many.
 ///
 /// # Panics
 /// If it cannot be traced, or ends before it forks.
@@ -48,8 +48,8 @@ pub fn before_call(command: &mut Command, number: u32, act: impl FnOnce(i32)) ->
     (child, reached)
 }
 
-/// Does something before a call of a process that runs: the calls after `begin` are counted, but
-/// for those that only move pages (ioctl). Whether there were as many before it ended.
+/// Does something before a call of a process that runs. The calls after `begin` are counted, but
+/// for those that only move pages (ioctl). Returns whether there were as many before it ended.
 ///
 /// # Panics
 /// If it cannot be traced.

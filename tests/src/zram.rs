@@ -1,4 +1,4 @@
-//! A zram swap device of a test's own, undone when dropped.
+//! A zram swap device for a test, undone when dropped.
 
 use std::fs;
 use std::process::Command;
@@ -12,7 +12,8 @@ pub struct Zram {
     _alone: MutexGuard<'static, ()>,
 }
 
-/// Keeps the machine without swap for as long as it lives, as far as this process's tests go.
+/// Keeps the machine without swap for as long as the guard lives, as far as this process's tests
+/// go.
 pub fn without_swap() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -24,7 +25,7 @@ pub fn has_swap() -> bool {
 }
 
 impl Zram {
-    /// Adds one of so many bytes and swaps on it. `Err` says what is missing.
+    /// Adds a device of this many bytes and swaps on it. `Err` says what is missing.
     pub fn swap_on(bytes: u64) -> Result<Zram, String> {
         let alone = without_swap();
         let device = zram::Zram::swap_on(bytes, "lz4").map_err(|e| format!("{e:#}"))?;

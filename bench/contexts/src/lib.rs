@@ -1,7 +1,9 @@
-//! The probe of `terrace-bench contexts`: preloaded into any program, it writes down for each
-//! allocation the innermost ten return addresses as the compiler's own unwinder finds them (two
-//! microseconds each; what a debugger would say), and the context numbers that Terrace's allocator
-//! would go by.
+//! The probe of `terrace-bench contexts`, preloaded into any program. For each allocation it writes
+//! down:
+//!
+//! - the innermost ten return addresses, as the compiler's own unwinder finds them (two
+//!   microseconds each; what a debugger would say);
+//! - the context numbers that Terrace's allocator would go by.
 //!
 //! The program keeps its own allocator.
 
@@ -17,8 +19,8 @@ use terrace_context::{self as context, Caller, Stack, unwind};
 const DEPTHS: [usize; 8] = [0, 1, 2, 3, 4, 6, 10, 16];
 /// Frames of a true context.
 const TRUE_DEPTH: usize = 10;
-/// The variable with the path that files begin with; a file is of records of a true context's hash
-/// (0: none was found) and eight contexts, u64 each.
+/// The variable with the path that files begin with. A file consists of records of nine u64 each:
+/// the hash of a true context (0: none was found) and eight contexts.
 const VARIABLE: &CStr = c"TERRACE_CONTEXTS";
 
 thread_local! {
@@ -26,8 +28,8 @@ thread_local! {
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The file of this process, -1 before the first record and where there is none; and what is not
-/// written yet.
+/// The file of this process (-1 before the first record and where there is none), and records that
+/// are not written yet.
 struct Records {
     process: u32,
     file: c_int,
@@ -81,7 +83,7 @@ impl Records {
     }
 }
 
-/// The innermost return addresses from this one on, hashed.
+/// Hash of the innermost return addresses, from this one on.
 fn true_context(return_address: usize) -> u64 {
     // The probe's own frames are before them.
     let mut frames = [std::ptr::null_mut::<c_void>(); TRUE_DEPTH + 16];
@@ -133,7 +135,7 @@ extern "C" fn finish() {
 #[unsafe(link_section = ".fini_array")]
 static FINISH: extern "C" fn() = finish;
 
-/// The program's own function behind one of these, once it was looked up.
+/// The program's own function behind a function of the probe, once it was looked up.
 struct Next {
     name: &'static CStr,
     found: AtomicUsize,

@@ -41,7 +41,7 @@ pub struct Options {
     seconds: Vec<f64>,
 }
 
-/// By region.
+/// What samples and the truth say of one region, in numbers of events.
 #[derive(Default, Clone)]
 struct Known {
     samples: f64,
@@ -49,7 +49,7 @@ struct Known {
     misses: f64,
 }
 
-/// Runs all.
+/// Runs the benchmark.
 pub fn run(options: &Options) -> anyhow::Result<()> {
     interrupt::watch()?;
     println!(
@@ -116,8 +116,8 @@ fn lift((sampled, oracle): (f64, f64), room: f64) -> f64 {
     if oracle < room * 1.1 { f64::NAN } else { (sampled - room) / (oracle - room) }
 }
 
-/// The share of what `of` says that is in the regions with most samples, and in those with most of
-/// itself.
+/// Shares of what `of` says that are in the regions with most samples, and in the regions with most
+/// of `of` itself.
 fn caught(regions: &[Known], room: f64, of: fn(&Known) -> f64) -> (f64, f64) {
     let all: f64 = regions.iter().map(of).sum();
     let top = (regions.len() as f64 * room).round() as usize;
@@ -130,7 +130,7 @@ fn caught(regions: &[Known], room: f64, of: fn(&Known) -> f64) -> (f64, f64) {
 }
 
 /// The share of misses in the regions that as many samples rank hottest, each drawn from the misses
-/// at random: what a sampler without any error of its own would know.
+/// at random. It is what a sampler without any error of its own would know.
 fn drawn(regions: &[Known], samples: f64, room: f64) -> anyhow::Result<f64> {
     let all: f64 = regions.iter().map(|known| known.misses).sum();
     let mut random = SmallRng::seed_from_u64(1);

@@ -1,5 +1,5 @@
-//! redis-server under load. What it touches of a value is known: all of it, once for each GET; and
-//! where each value is, it says itself.
+//! redis-server under load. Each GET touches all of a value, and the server itself says where each
+//! value is.
 //!
 //! What lies around values (its table, keys, objects' heads) is not in this truth: some lines for
 //! the 16 or 17 of a value.
@@ -118,7 +118,7 @@ pub fn measure(size: u64, seconds: f64, clustered: bool) -> anyhow::Result<Vec<K
     Ok(regions.into_values().collect())
 }
 
-/// Ended when dropped.
+/// A child process that is ended when dropped.
 struct Ended(Child);
 
 impl Drop for Ended {

@@ -1,7 +1,9 @@
-//! M2T's case (§III-C, §IV): a chained hash table, once with a bucket in an arena each, key and
-//! value next to their node, and once as malloc puts its objects; YCSB A, B, C, D and F, skews from
-//! 0.25 to 2, with all of its memory and with a part of it. What of the gain is locality shows
-//! where all memory is there; the rest is tiering.
+//! M2T's case (§III-C, §IV): a chained hash table, measured with YCSB A, B, C, D and F and skews
+//! from 0.25 to 2.
+//!
+//! Two layouts are compared: a bucket in an arena each, key and value next to their node, and
+//! objects as malloc puts them. Each runs with all of its memory and with a part of it. Where all
+//! memory is there, the gain is locality; the rest is tiering.
 
 mod program;
 mod table;
@@ -54,7 +56,7 @@ struct Bench<'a> {
     rows: Vec<Value>,
 }
 
-/// Runs all of it.
+/// Runs the benchmark.
 pub fn run(options: &Options) -> anyhow::Result<()> {
     interrupt::watch()?;
     println!(
@@ -112,7 +114,7 @@ fn name(placed: bool) -> &'static str {
     if placed { "placed" } else { "malloc" }
 }
 
-/// One run.
+/// Measures a run.
 fn measure(
     options: &Options,
     placed: bool,

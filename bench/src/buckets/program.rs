@@ -40,8 +40,8 @@ pub struct Task {
     seconds: u64,
 }
 
-/// YCSB's mixes: shares of updates, of reads with an update, and of inserts; the rest are reads, of
-/// what was inserted last in D.
+/// Mix of a YCSB workload: shares of updates, of reads with an update, and of inserts. The rest are
+/// reads; in D they are of what was inserted last.
 fn mix(workload: char) -> anyhow::Result<(f64, f64, f64)> {
     Ok(match workload {
         'A' => (0.5, 0.0, 0.0),

@@ -10,7 +10,8 @@ struct Node {
     value: Box<[u8]>,
 }
 
-/// Its objects end before their arena.
+/// A bucket of the table. The fields are dropped in this order, so that objects end before their
+/// arena.
 struct Bucket {
     first: Option<Box<Node>>,
     arena: Option<Arena>,
@@ -29,7 +30,7 @@ fn mixed(number: u64) -> u64 {
     (mixed ^ mixed >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93)
 }
 
-/// As YCSB has them: 23 bytes.
+/// Key of a number, in the form that YCSB's keys have: 23 bytes.
 fn key_of(number: u64) -> [u8; 23] {
     let mut key = *b"user0000000000000000000";
     let mut rest = mixed(number);

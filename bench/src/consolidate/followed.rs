@@ -19,12 +19,12 @@ pub struct Moves<'a, I> {
 }
 
 impl Followed {
-    /// For keys from 0 on, whose entries are all as large.
+    /// Makes a record for keys from 0 on, whose entries are all of the same size.
     pub fn of(keys: u64) -> Followed {
         Followed { start: vec![0; keys as usize], bytes: 0 }
     }
 
-    /// A key's entry lies there.
+    /// Notes where a key's entry lies.
     pub fn note(&mut self, key: u64, object: Option<Object>) {
         if let Some(Object { start, bytes }) = object {
             self.start[key as usize] = start.as_ptr() as usize;
@@ -32,7 +32,7 @@ impl Followed {
         }
     }
 
-    /// To be moved by, from now on.
+    /// Gives a relocator for the map that notes from now on where entries are moved.
     pub fn follow<'a, I>(&'a mut self, map: &'a Map<I>) -> Moves<'a, I> {
         Moves { at: self, map }
     }
@@ -59,7 +59,7 @@ unsafe impl<I: Index> Relocate for Moves<'_, I> {
         let outcome = unsafe { map.relocate(object, room, slice) };
         if let Outcome::Moved { .. } = outcome {
             // SAFETY: an entry begins with its key (`structures::Entry`), and this one was just
-            // copied into the room, which nobody writes.
+            // copied into the room, which no other thread writes.
             let key = unsafe { room.start.cast::<u64>().read() };
             self.at.note(key, Some(room));
         }

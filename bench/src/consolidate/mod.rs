@@ -1,14 +1,14 @@
-//! Objects that move, over zram alone: a map in a control group that has a share of its memory,
-//! with entries scattered, consolidated while it runs (all costs included), and laid out by an
-//! oracle.
+//! Objects that move, over zram alone: a map in a control group that has a share of its memory.
+//! Entries are scattered, consolidated while the program runs (all costs included), or laid out by
+//! an oracle.
 //!
 //! The share is of what the scattered map takes where nothing limits it, index and marks included.
 //! Every value is checked. Speeds are of the last third of a run, when consolidation has settled;
-//! the JSON has every second. Times of the owner's lookups have the steps between them: told apart
-//! are seconds in which objects moved, and those in which next to none did.
+//! the JSON has every second. Times of the owner's lookups include the steps between lookups.
+//! Seconds in which objects moved are told apart from seconds in which next to none did.
 //!
-//! With `--jump` other keys are hot from half-time on: how long it takes until pages are used as
-//! well as before, and what moves for it.
+//! With `--jump` other keys are hot from half-time on. Then the time until pages are used as well
+//! as before is told, and what moves for it.
 
 mod followed;
 mod program;
@@ -62,7 +62,7 @@ pub struct Options {
     jump: bool,
 }
 
-/// Runs all of it.
+/// Runs the benchmark.
 pub fn run(options: &Options) -> anyhow::Result<()> {
     interrupt::watch()?;
     println!(
@@ -90,7 +90,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The three layouts of one structure at one share.
+/// Measures the three layouts of one structure at one share.
 fn compare(options: &Options, structure: Structure, share: u64, zram: &Zram) -> anyhow::Result<()> {
     let layouts = Layout::value_variants();
     let mut found: Vec<Vec<Value>> = vec![Vec::new(); layouts.len()];
@@ -160,12 +160,12 @@ fn compare(options: &Options, structure: Structure, share: u64, zram: &Zram) -> 
     )
 }
 
-/// A figure, if there is one.
+/// A figure as text for the table, if there is one.
 fn shown(figure: f64) -> String {
     if figure.is_nan() { "-".into() } else { format!("{figure:.1}") }
 }
 
-/// One run: what it takes where nothing limits it, and its figures.
+/// Measures a run: the memory that it takes where nothing limits it, bytes, and its figures.
 fn once(
     options: &Options,
     structure: Structure,

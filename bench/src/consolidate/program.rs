@@ -1,5 +1,5 @@
-//! The measured program: fills a map, looks keys up for some seconds, checks every byte, and says
-//! how fast it was second by second, and how long lookups took with the steps between them.
+//! The measured program: fills a map, looks keys up for some seconds, and checks every byte. It
+//! says how fast it was second by second, and how long lookups took with the steps between them.
 
 use super::followed::Followed;
 use clap::ValueEnum;
@@ -19,11 +19,12 @@ use terrace_objects::{Consolidator, Heap, Progress, Reader, Rules, Settings};
 const SLICE: Duration = Duration::from_micros(300);
 /// Lookups between two steps.
 const LOOKUPS_A_STEP: u64 = 64;
-/// A second moves next to nothing if it moves less than this share of all bytes: work is done.
+/// Share of all bytes that moves in a second, below which the second counts as one without moves:
+/// the work is done.
 const NEXT_TO_NOTHING: f64 = 0.001;
-/// Pages are used as well as before a jump from this part of the utilisation then.
+/// Share of the utilisation before a jump from which on pages are used as well as before it.
 const BACK_FROM: f64 = 0.9;
-/// Pages were used better than at first from so many times the utilisation then.
+/// Multiple of the first utilisation from which on pages count as used better than at first.
 const GAINED_FROM: f64 = 1.5;
 
 /// Where entries lie.
@@ -81,7 +82,7 @@ pub struct Task {
     pub jump: bool,
 }
 
-/// Runs it: says `ready`, begins when its input ends, and prints one line of JSON.
+/// Runs the task: says `ready`, begins when the input ends, and prints one line of JSON.
 pub fn run(task: &Task) -> anyhow::Result<()> {
     let keys = task.keys as usize;
     match task.structure {
@@ -124,7 +125,7 @@ impl<I: Index> Program<I> {
 struct Times {
     working: Histogram<u64>,
     after: Histogram<u64>,
-    /// Those of this second.
+    /// Times of lookups in the current second.
     now: Histogram<u64>,
 }
 
@@ -134,7 +135,7 @@ impl Times {
         Ok(Times { working: empty()?, after: empty()?, now: empty()? })
     }
 
-    /// A second is over, in which objects moved or did not.
+    /// Ends a second, in which objects moved or did not.
     fn end_second(&mut self, moved: bool) -> anyhow::Result<Value> {
         let told = figures(&self.now);
         if moved { &mut self.working } else { &mut self.after }.add(&self.now)?;
@@ -257,9 +258,9 @@ fn measure<I: Index>(task: &Task, index: I) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What became of a jump after so many seconds: how long until pages were used as well as before
-/// it, and what moved until then and until the end. Where they were used no better by then than
-/// `scattered`, there is nothing to come back to.
+/// What became of a jump after `at` seconds: how long until pages were used as well as before it.
+/// Also what moved until then and until the end. Where pages were used no better before the jump
+/// than `scattered`, there is nothing to come back to.
 fn jumped(at: usize, seconds: &[Value], scattered: f64) -> Value {
     let [before, .., last] = seconds.get(at.wrapping_sub(1)..).unwrap_or_default() else {
         return Value::Null;
@@ -282,7 +283,8 @@ fn jumped(at: usize, seconds: &[Value], scattered: f64) -> Value {
     })
 }
 
-/// Fills the map; keys are numbered by popularity, the most popular first. Where each of them lies.
+/// Fills the map, and says where each key's entry lies. Keys are numbered by popularity, the most
+/// popular first.
 fn load<I: Index>(task: &Task, program: &mut Program<I>) -> anyhow::Result<Followed> {
     let mut order: Vec<u64> = (0..task.keys).collect();
     if task.layout != Layout::Oracle {

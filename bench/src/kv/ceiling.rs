@@ -1,5 +1,5 @@
-//! A server that keeps nothing: it answers each line with the same value. What epoll and sockets
-//! leave to a server on one thread is its figure.
+//! A server that keeps nothing: it answers each line with the same value. Its figure is what epoll
+//! and sockets leave to a server on one thread.
 
 use anyhow::Context;
 use std::collections::HashMap;

@@ -1,9 +1,9 @@
-//! Hit ratios with the same accesses and the same bytes: memcached, terrace-kv, and
-//! Segcache's way as published (Yang et al., "Segcache", NSDI 2021, §3), which is simulated.
+//! Hit ratios with the same accesses and the same bytes: memcached, terrace-kv, and Segcache's way
+//! as published (Yang et al., "Segcache", NSDI 2021, §3). The last one is simulated.
 //!
 //! Each access is a GET; what is missing is then stored. Sizes of values belong to keys. Hits count
-//! in the second half of them. All have the same limit on items with their headers; what the
-//! process takes in all is told beside it.
+//! in the second half of the accesses. All sides have the same limit on items with their headers.
+//! What the process takes in all is told beside it.
 
 use crate::interrupt;
 use crate::machine::ends_with_us;
@@ -55,7 +55,7 @@ struct Accesses {
 }
 
 impl Accesses {
-    /// Halfway, other keys become popular if it is to `jump`.
+    /// Draws accesses; halfway, other keys become popular if `jump` is set.
     fn new(options: &Options, theta: f64, jump: bool) -> anyhow::Result<Accesses> {
         Ok(Accesses {
             zipf: Zipf::new(options.keys as f64, theta)?,
@@ -87,7 +87,7 @@ fn value_bytes(key: u64) -> usize {
 
 /// A cache of which it is known only what it has.
 trait Cache {
-    /// Looks keys up, and stores those that are missing; which were there.
+    /// Looks keys up, and stores those that are missing. Returns for each key whether it was there.
     fn access(&mut self, keys: &[u64]) -> anyhow::Result<Vec<bool>>;
     /// Memory of its process, bytes, if it has one.
     fn memory(&self) -> Option<f64>;
@@ -101,7 +101,7 @@ struct Served {
 }
 
 impl Served {
-    /// With an index of the size that an option (`-o`) says, and more arguments.
+    /// Starts a server with an index of the size that an option (`-o`) says, and more arguments.
     fn start(
         program: &str,
         mebibytes: u64,
@@ -185,9 +185,9 @@ impl Drop for Served {
 }
 
 /// Segcache's way: segments of 1 MiB in order of time. When all are taken, four that follow one
-/// another are merged into one: of their items those stay that have the highest frequency for
-/// their size. A frequency is a count that grows with certainty up to 16 and by chance above, and
-/// is 0 again after a merge. An item has 5 bytes of metadata.
+/// another are merged into one. The items that stay have the highest frequency for their size. A
+/// frequency is a count that grows with certainty up to 16 and by chance above. It is 0 again after
+/// a merge. An item has 5 bytes of metadata.
 struct Segcache {
     segments: VecDeque<Vec<u64>>,
     /// Frequency of each key that is there.
@@ -286,7 +286,7 @@ impl Cache for Segcache {
 
 const MEMCACHED: &str = "memcached";
 const KV: &str = "terrace-kv";
-/// With so little DRAM that pages leave, and hot items moved together or not.
+/// Side with so little DRAM that pages are evicted, with hot items moved together or not.
 const KV_IN_TIERS: &str = "terrace-kv in tiers";
 const KV_CONSOLIDATED: &str = "terrace-kv consolidated";
 const SEGCACHE: &str = "segcache (simulated)";

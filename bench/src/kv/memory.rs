@@ -1,11 +1,13 @@
-//! Servers at a share of the memory that memcached would take, all with the same memory: memcached
-//! and redis in a memory control group over zram lz4, memcached under `terrace run`, and
-//! terrace-kv, as it starts and while it brings hot items together.
+//! Servers at a share of the memory that memcached would take, all with the same memory:
 //!
-//! T is what memcached's group and zram take together while the group's limit is that share of
-//! what memcached takes without one. For every other side a limit or a budget is looked for with
-//! which it takes T within [`TOLERANCE`]. Each run is one line of JSON in a file, so that a
-//! comparison may be made in several sittings: what the file has is not run again.
+//! - memcached and redis in a memory control group over zram lz4;
+//! - memcached under `terrace run`;
+//! - terrace-kv, as it starts and while it brings hot items together.
+//!
+//! T is what memcached's group and zram take together while the group's limit is that share of what
+//! memcached takes without one. For every other side a limit or a budget is looked for with which
+//! it takes T within [`TOLERANCE`]. Each run is one line of JSON in a file, so that a comparison
+//! may be made in several sittings. Runs that the file has are not made again.
 //!
 //! The server and all its threads have CPU 0, the client CPU 1. Values look like JSON, keys follow
 //! Zipf's law, popular ones lie anywhere, and every value is checked.
@@ -25,16 +27,16 @@ use std::net::TcpStream;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// A side's memory is within this part of T, or its run does not count.
+/// Share of T within which a side's memory is, or its run does not count.
 const TOLERANCE: f64 = 0.02;
-/// Tries to come there.
+/// Number of tries to bring a side's memory there.
 const TRIES: usize = 4;
-/// What a budget does not count of a server under Terrace, before that was measured.
+/// Memory of a server under Terrace that a budget does not count, before it was measured, bytes.
 const BESIDE: f64 = 24e6;
-/// Compressed to about this part, for the first guess of how memory follows a limit.
+/// Share to which data are compressed, for the first guess of how memory follows a limit.
 const COMPRESSED: f64 = 0.43;
 const SETTLE: Duration = Duration::from_millis(500);
-/// A measurement after the first, of a server that is warm already.
+/// Warm-up of a measurement, s: the server is warm already.
 const SAME_LOAD_S: f64 = 1.0;
 const CLIENT_CPU: usize = 1;
 const GET_PERCENT: u32 = 100;
@@ -67,7 +69,7 @@ pub struct Options {
     /// bench/results/kv-memory-runs.jsonl]
     #[arg(long)]
     runs: Option<PathBuf>,
-    /// Begin no run after so many seconds; the same command goes on from there
+    /// Begin no run after this many seconds; the same command goes on from there
     #[arg(long)]
     within: Option<f64>,
     /// More flags for terrace-kv, separated by spaces
@@ -190,7 +192,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     tell(options, &runs)
 }
 
-/// One run of one side.
+/// Makes a run of one side.
 fn once(
     options: &Options,
     runs: &Runs,
@@ -242,7 +244,7 @@ fn once(
     Ok(line)
 }
 
-/// Both loads of a server that is warm.
+/// Measures a warm server under both loads.
 fn measured(
     running: &mut Running,
     data: Data,
@@ -260,7 +262,7 @@ fn measured(
         let before = faults(running)?;
         let mut sample = measure::sample(running, data, swap, load, timing)?;
         if let (Some(before), Some(after)) = (before, faults(running)?) {
-            // Those of warming up, at about the same speed, are among them.
+            // Faults of the warm-up, at about the same speed, are among them.
             let operations = sample.ops_per_s * (timing.seconds + SAME_LOAD_S);
             sample.faults_per_op = (after - before) / operations;
         }

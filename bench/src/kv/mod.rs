@@ -80,7 +80,7 @@ impl Peer {
         }
     }
 
-    /// One thread serves, nothing is written to disk, and all items fit.
+    /// Command of a server: one thread serves, nothing is written to disk, and all items fit.
     fn command(self, address: &Address, options: &Options, bytes: usize) -> Vec<String> {
         let mebibytes = (options.items as usize * (bytes + 200)) >> 20;
         let own = std::env::current_exe().unwrap_or_default();
@@ -223,13 +223,13 @@ impl Drop for Running {
     }
 }
 
-/// The figures of one point in one repeat.
+/// Figures of a point in one repeat.
 struct Measured {
     peer: Peer,
     bytes: usize,
     depth: usize,
     connections: usize,
-    /// By [`FIGURES`].
+    /// Values in the order of [`FIGURES`].
     figures: [f64; FIGURES.len()],
 }
 

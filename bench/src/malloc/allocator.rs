@@ -27,11 +27,11 @@ pub enum Allocator {
 
 use Allocator::*;
 
-/// Those that are compared unless somebody says otherwise.
+/// Allocators that are compared unless the command names others.
 pub const ALL: [Allocator; 6] = [Glibc, Jemalloc, Mimalloc, Tcmalloc, Size, Context];
 
 impl Allocator {
-    /// For tables and JSON.
+    /// Name for tables and JSON.
     pub fn name(self) -> &'static str {
         match self {
             Glibc => "glibc",
@@ -54,7 +54,7 @@ impl Allocator {
         }
     }
 
-    /// Why it cannot be measured here.
+    /// Why the allocator cannot be measured here.
     pub fn missing(self) -> Option<String> {
         let (file, package) = self.peer()?;
         installed(file).is_none().then(|| {
@@ -90,8 +90,8 @@ impl Allocator {
         })
     }
 
-    /// Runs a program with it, on these CPUs. `links_jemalloc`: its own library would come before
-    /// the C library's malloc (Debian's redis).
+    /// Command that runs a program with the allocator, on these CPUs. `links_jemalloc`: the program
+    /// is linked with jemalloc, which would come before the C library's malloc (Debian's redis).
     pub fn command(
         self,
         cpus: &str,

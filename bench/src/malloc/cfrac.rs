@@ -2,20 +2,21 @@
 //! known suites: millions of numbers that live for one step each.
 //!
 //! The convergents A/B of the root of N have A² ≡ ±Q modulo N, with Q below twice the root. Where Q
-//! falls into small primes it is kept; of enough such relations some make a product that is a
-//! square on both sides, X² ≡ Y², and X − Y has a factor in common with N in one of two cases.
+//! falls into small primes it is kept. From enough such relations a product can be made that is a
+//! square on both sides: X² ≡ Y². Then X − Y has a factor in common with N in one of two cases.
 
 use super::natural::Natural;
 use std::cmp::Ordering;
 
-/// One convergent whose Q falls into the primes: A, and how often each prime divides Q. The first
-/// "prime" is −1.
+/// A relation: a convergent whose Q falls into the primes. It has A, and how often each prime
+/// divides Q. The first "prime" is −1.
 struct Relation {
     a: Natural,
     powers: Vec<u8>,
 }
 
-/// A factor of an odd number that is no square and no prime. `primes`: how many Q may fall into.
+/// A factor of an odd number that is no square and no prime. `primes`: how many primes a Q may fall
+/// into.
 pub fn factor(number: &Natural, primes: usize) -> Natural {
     let base = base(number, primes);
     let relations = relations(number, &base);
@@ -53,7 +54,7 @@ fn base(number: &Natural, count: usize) -> Vec<u32> {
     (2..).filter(|n| is_prime(*n) && is_square(*n)).take(count).collect()
 }
 
-/// More of them than there are primes.
+/// Relations, more of them than there are primes.
 fn relations(number: &Natural, base: &[u32]) -> Vec<Relation> {
     let root = number.root();
     let (mut p, mut q, mut a) = (Natural::new(0), Natural::new(1), root.modulo(number));
@@ -76,7 +77,7 @@ fn relations(number: &Natural, base: &[u32]) -> Vec<Relation> {
     found
 }
 
-/// How often each prime divides it, if nothing else is left then.
+/// How often each prime divides a number, if nothing else is left then.
 fn powers(number: &Natural, base: &[u32]) -> Option<Vec<u8>> {
     let mut powers = vec![0u8; base.len() + 1];
     let mut left = number.plus(&Natural::new(0));

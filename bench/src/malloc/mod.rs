@@ -1,11 +1,14 @@
-//! Allocators side by side: the time and memory of programs with the C library's, the system's
-//! jemalloc, mimalloc and tcmalloc, and Terrace's, by size and by context.
+//! Allocators side by side: the time and memory of programs with each. They are the C library's,
+//! the system's jemalloc, mimalloc and tcmalloc, and Terrace's, by size and by context.
 //!
 //! The tests are written in the manner of the known suites (`larson`, `xmalloc-test`, `mstress`,
-//! `cfrac`, and others), beside whole programs. Bars: by size at most 1.05 times jemalloc's time
-//! and 1.15 times its peak memory (geometric means); by context at most 1.05 times its time with
-//! whole programs, and 2.5 times with the tightest pair; a pair at most 20 ns, beside what a
-//! context costs; loading a B-tree at most 1.05 times.
+//! `cfrac`, and others), beside whole programs. Bars, against jemalloc where nothing else is said:
+//!
+//! - by size: at most 1.05 times the time and 1.15 times the peak memory (geometric means);
+//! - by context: at most 1.05 times the time with whole programs, and 2.5 times with the tightest
+//!   pair;
+//! - a pair: at most 20 ns, beside what a context costs;
+//! - loading a B-tree: at most 1.05 times.
 
 mod allocator;
 mod cfrac;
@@ -52,14 +55,14 @@ pub struct Options {
     scale: f64,
 }
 
-/// One run.
+/// Figures of a run.
 #[derive(Clone, Copy, Debug)]
 struct Run {
     /// From the test's beginning to its end, or from a whole program's start to its end.
     seconds: f64,
     /// CPU time of all threads of the process, s. A whole program's children are included.
     cpu_s: f64,
-    /// The most that was resident.
+    /// Peak resident memory, bytes.
     peak_bytes: f64,
     /// Pairs of malloc and free, where they are counted.
     operations: f64,
@@ -77,10 +80,11 @@ impl From<Value> for Run {
     }
 }
 
-/// After so long a run has failed.
+/// Time after which a run has failed.
 const LONGEST: Duration = Duration::from_secs(300);
 
-/// What a program prints. It and all that it started is ended when it takes too long.
+/// Runs a program and returns what it prints. It and all that it started are ended when it takes
+/// too long.
 fn output_within(mut command: Command) -> anyhow::Result<String> {
     let (mut output, mut errors): (File, File) = (tempfile::tempfile()?, tempfile::tempfile()?);
     command
@@ -142,7 +146,7 @@ impl Found {
         )
     }
 
-    /// The median.
+    /// The median of a figure over a side's runs.
     fn of(&self, side: Allocator, of: fn(&Run) -> f64) -> f64 {
         self.runs
             .get(side.name())
@@ -164,7 +168,7 @@ impl Found {
     }
 }
 
-/// Runs all of it.
+/// Runs the benchmark.
 pub fn run(options: &Options) -> anyhow::Result<()> {
     interrupt::watch()?;
     let mut sides = options.sides.clone();
@@ -251,7 +255,7 @@ fn measure(
     Ok(found)
 }
 
-/// A test of ours.
+/// Runs a test of ours.
 fn run_own(test: Test, side: Allocator, scale: f64) -> anyhow::Result<Run> {
     let own = std::env::current_exe()?.to_string_lossy().into_owned();
     let command = side.command(

@@ -1,10 +1,10 @@
-//! Natural numbers of any size, each result in a new small object of `malloc`'s: what a program of
-//! big numbers does to its allocator.
+//! Natural numbers of any size, each result in a new small object of `malloc`'s. They do what a
+//! program of big numbers does to its allocator.
 
 use super::object::Object;
 use std::cmp::Ordering;
 
-/// Digits of 32 bits, the lowest first; the highest is not 0.
+/// A natural number: digits of 32 bits, the lowest first; the highest is not 0.
 pub struct Natural {
     object: Object,
     len: usize,
@@ -13,7 +13,7 @@ pub struct Natural {
 const DIGIT_BITS: usize = 32;
 
 impl Natural {
-    /// So many digits, all 0: to be written and trimmed.
+    /// A number of `len` digits, all 0: to be written and trimmed.
     fn zeros(len: usize) -> Natural {
         let mut object = Object::new(len.max(1) * size_of::<u32>());
         object.fill(0, 0);
@@ -32,12 +32,12 @@ impl Natural {
     }
 
     fn digits(&self) -> &[u32] {
-        // SAFETY: so many were written when it was made; malloc aligns for them.
+        // SAFETY: this many were written when it was made; malloc aligns for them.
         unsafe { std::slice::from_raw_parts(self.object.address().cast(), self.len) }
     }
 
     fn digits_mut(&mut self) -> &mut [u32] {
-        // SAFETY: as above, and nobody else has it.
+        // SAFETY: as above, and the object is this number's alone.
         unsafe { std::slice::from_raw_parts_mut(self.object.address().cast(), self.len) }
     }
 
@@ -228,7 +228,7 @@ impl Natural {
         one
     }
 
-    /// Which is greater.
+    /// Compares two numbers.
     pub fn compare(&self, other: &Natural) -> Ordering {
         self.len
             .cmp(&other.len)

@@ -1,5 +1,5 @@
-//! One object of `malloc`'s, without what Rust's allocators would add to the calls; and random
-//! numbers that cost less than they do.
+//! An object of `malloc`'s, without what Rust's allocators would add to the calls. Also random
+//! numbers that cost less than these calls.
 
 use std::hint::black_box;
 use std::ptr::NonNull;
@@ -10,20 +10,20 @@ pub struct Object {
     bytes: usize,
 }
 
-// SAFETY: nobody else has it; any thread may free what another allocated.
+// SAFETY: this value alone refers to the object; any thread may free what another allocated.
 unsafe impl Send for Object {}
 
 impl Object {
-    /// Allocates one; nothing is written.
+    /// Allocates an object; nothing is written.
     #[inline(always)]
     pub fn new(bytes: usize) -> Object {
         // SAFETY: takes any size.
         let at = unsafe { libc::malloc(bytes) };
-        // The compiler must not see that nobody looks: it would leave out both calls.
+        // The compiler must not see that the object is not used: it would leave out both calls.
         Object { at: NonNull::new(black_box(at).cast()).expect("there is memory"), bytes }
     }
 
-    /// Its size, as it was asked for.
+    /// Size of the object in bytes, as it was asked for.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -60,7 +60,7 @@ impl Object {
         }
     }
 
-    /// Where it lies.
+    /// Address of the object.
     pub fn address(&self) -> *mut u8 {
         self.at.as_ptr()
     }
@@ -69,7 +69,7 @@ impl Object {
 impl Drop for Object {
     #[inline(always)]
     fn drop(&mut self) {
-        // SAFETY: it is ours, and nobody uses it after this.
+        // SAFETY: it is ours, and not used after this.
         unsafe { libc::free(self.at.as_ptr().cast()) };
     }
 }
@@ -78,12 +78,12 @@ impl Drop for Object {
 pub struct Random(u64);
 
 impl Random {
-    /// Another sequence for each seed.
+    /// Begins a sequence, which is another for each seed.
     pub fn new(seed: u64) -> Random {
         Random((seed + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15))
     }
 
-    /// The next one.
+    /// Draws the next number.
     #[inline(always)]
     pub fn draw(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
@@ -92,13 +92,13 @@ impl Random {
         self.0
     }
 
-    /// The next one below `end`, which is far below 2^32.
+    /// Draws a number below `end`, which is far below 2^32.
     #[inline(always)]
     pub fn below(&mut self, end: usize) -> usize {
         (((self.draw() >> 32) * end as u64) >> 32) as usize
     }
 
-    /// From `low` to `high`, both included.
+    /// Draws a number from `low` to `high`, both included.
     #[inline(always)]
     pub fn between(&mut self, low: usize, high: usize) -> usize {
         low + self.below(high - low + 1)

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::Instant;
 
-/// One test, in this process.
+/// Runs a test in this process.
 pub fn run(test: Test, scale: f64) -> anyhow::Result<()> {
     let begun = Instant::now();
     let operations = match test {
@@ -44,22 +44,23 @@ fn without_count(test: fn(f64), scale: f64) -> u64 {
     0
 }
 
-/// As [`super::Run`] reads it.
+/// Figures of a program, in the form that [`super::Run`] reads.
 pub fn figures(seconds: f64, cpu_s: f64, peak_bytes: u64, operations: u64) -> Value {
     json!({ "seconds": seconds, "cpu_s": cpu_s, "peak_bytes": peak_bytes, "operations": operations })
 }
 
-/// The most that a process had resident so far: its VmHWM. Whatever else is in the process
-/// (libraries, threads and tables of an allocator) is in it.
+/// Peak resident memory of a process so far, bytes: its VmHWM. Whatever else is in the process
+/// (libraries, threads and tables of an allocator) counts too.
 pub fn peak_bytes(process: &str) -> anyhow::Result<u64> {
     let status = fs::read_to_string(format!("/proc/{process}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("no VmHWM")?;
     Ok(line.trim().trim_end_matches(" kB").parse::<u64>()? << 10)
 }
 
-/// Runs another program, whose input is a file, and measures it from its start to its end: the
-/// time, and what the kernel says of CPU time and memory of it and its children. (For memory it
-/// takes the highest of all, from before the exec on: this process, of a few MiB, included.)
+/// Runs another program, whose input is a file, and measures it from its start to its end. Told are
+/// the time, and what the kernel says of CPU time and memory of the program and its children. For
+/// memory the kernel takes the highest of all, from before the exec on: this process, of a few MiB,
+/// included.
 pub fn launch(input: Option<PathBuf>, words: &[String]) -> anyhow::Result<()> {
     let (program, arguments) = words.split_first().context("no program")?;
     let mut command = Command::new(program);

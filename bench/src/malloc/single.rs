@@ -22,7 +22,7 @@ pub fn pair(scale: f64) -> u64 {
     count
 }
 
-/// Objects of 16 to 1,024 bytes do, one at a time.
+/// Objects of 16 to 1,024 bytes come and go, one at a time.
 pub fn pair_sizes(scale: f64) -> u64 {
     let mut random = Random::new(1);
     let sizes: Vec<usize> = (0..4096).map(|_| random.between(16, 1024)).collect();
@@ -35,8 +35,8 @@ pub fn pair_sizes(scale: f64) -> u64 {
     rounds * 4096
 }
 
-/// A caller of its own. Without the number that they write, the compiler would make one function of
-/// all.
+/// Allocates, as a caller of its own for each number. Without the number that they write, the
+/// compiler would make one function of all.
 #[inline(never)]
 fn site<const NUMBER: u8>(bytes: usize) -> Object {
     let mut object = Object::new(bytes);
@@ -78,8 +78,8 @@ pub fn cfrac(scale: f64) -> u64 {
     0
 }
 
-/// Arrays that grow as they are filled, by half each time, many small ones at once and some of many
-/// MiB; all is written, as its owner would.
+/// Arrays that grow as they are filled, by half each time: many small ones at once and some of many
+/// MiB. All is written, as the owner would.
 pub fn growth(scale: f64) -> u64 {
     let grow = |object: &mut Object, limit: usize| {
         let had = object.bytes();
@@ -116,7 +116,7 @@ pub fn tree(scale: f64) -> u64 {
     order.shuffle(&mut SmallRng::seed_from_u64(3));
     let mut tree = Tree::default();
     order.into_iter().for_each(|key| tree.insert(key));
-    // Whoever loads a table does not take it apart.
+    // A program that loads a table does not take it apart.
     std::mem::forget(tree);
     0
 }

@@ -5,7 +5,7 @@ use super::{Found, GROUPS, Group, Run, Test};
 use serde_json::{Value, json};
 
 const MIB: f64 = (1 << 20) as f64;
-/// With less than this, a program's own pages and the libraries' are most of its memory.
+/// Memory in bytes below which a program's own pages and the libraries' are most of it.
 const LARGE_BYTES: f64 = 16.0 * MIB;
 
 /// What is compared.
@@ -47,7 +47,7 @@ fn cell(value: f64, digits: usize) -> String {
     if value.is_finite() { format!("{value:>9.digits$}") } else { format!("{:>9}", "-") }
 }
 
-/// Prints all; and gives the ratios as JSON.
+/// Prints all tables, and returns the ratios as JSON.
 pub fn print(found: &[Found], sides: &[Allocator], base: Allocator) -> Value {
     for group in GROUPS {
         let tests: Vec<&Found> = found.iter().filter(|found| found.test.group() == group).collect();

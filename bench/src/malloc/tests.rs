@@ -31,7 +31,7 @@ pub enum Group {
     Whole,
 }
 
-/// All of them, in the order of the tables.
+/// Groups of tests, in the order of the tables.
 pub const GROUPS: [Group; 4] = [Group::Pairs, Group::OneThread, Group::Threads, Group::Whole];
 
 impl Group {
@@ -46,7 +46,7 @@ impl Group {
 }
 
 impl Test {
-    /// For tables and JSON, and as it is told.
+    /// Name for tables, JSON and the command line.
     pub fn name(self) -> &'static str {
         match self {
             Test::Pair => "pair",
@@ -83,12 +83,13 @@ impl Test {
         }
     }
 
-    /// Whether its time is one of allocations. That of many threads is one of making threads.
+    /// Whether a test's time is one of allocations. That of many threads is one of making threads.
     pub fn is_timed(self) -> bool {
         self != Test::ManyThreads
     }
 
-    /// What one thread does stays on one CPU, with Terrace's threads.
+    /// CPUs of a test, as taskset lists them. A test of one thread stays on one CPU, with Terrace's
+    /// threads.
     pub fn cpus(self) -> String {
         let last = std::thread::available_parallelism().map_or(0, |cpus| cpus.get().min(8) - 1);
         if self.group() == Group::Threads { format!("0-{last}") } else { "0".into() }

@@ -6,13 +6,14 @@ use std::collections::VecDeque;
 use std::sync::{Barrier, Condvar, Mutex, PoisonError};
 use std::thread;
 
-/// So many as the CPUs that they may run on, but enough to hand objects on.
+/// Number of threads: one for each CPU that they may run on, but enough to hand objects on.
 fn threads() -> usize {
     thread::available_parallelism().map_or(2, |cpus| cpus.get().max(2))
 }
 
-/// As `larson` (Larson and Krishnan, 1998): each thread of a server replaces objects of an array at
-/// random, then dies and leaves it to a successor, who so frees what another allocated.
+/// The pattern of `larson` (Larson and Krishnan, 1998): each thread of a server replaces objects of
+/// an array at random. Then it dies and leaves the array to a successor, which so frees what
+/// another thread allocated.
 pub fn larson(scale: f64) {
     const OBJECTS: usize = 5000;
     const GENERATIONS: u64 = 20;
@@ -67,7 +68,7 @@ impl Queue {
         self.changed.notify_all();
     }
 
-    /// `None` when all producers are gone.
+    /// Takes a batch; `None` when all producers are gone.
     fn take(&self) -> Option<Vec<Object>> {
         let mut batches = self.batches.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
@@ -83,8 +84,8 @@ impl Queue {
     }
 }
 
-/// As `xmalloc-test` (Lever and Boreham, 2000): some threads only allocate, others only free what
-/// those did.
+/// The pattern of `xmalloc-test` (Lever and Boreham, 2000): some threads only allocate, others only
+/// free what those allocated.
 pub fn xmalloc(scale: f64) {
     const BATCH: usize = 512;
     let pairs = threads();
@@ -146,8 +147,8 @@ impl Node {
     }
 }
 
-/// As mimalloc's `mstress` (Leijen): threads build graphs of objects of random sizes and swap parts
-/// of them with each other by way of a table; phase by phase, in which threads die and others come,
+/// The pattern of mimalloc's `mstress` (Leijen): threads build graphs of objects of random sizes
+/// and swap parts of them by way of a table. It goes phase by phase: threads die and others come,
 /// while the table and half of the objects stay.
 pub fn mstress(scale: f64) {
     const SLOTS: usize = 1000;

@@ -15,9 +15,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Debian's, not a wrapper of the user's: see `idle`.
+/// Debian's interpreter, not a wrapper of the user's: see `idle`.
 const PYTHON: &str = "/usr/bin/python3";
-/// Makes documents, writes them as JSON and reads them again, so often.
+/// Program that makes documents, writes them as JSON and reads them again, as often as its argument
+/// says.
 const JSON: &str = "
 import json, random, sys
 random.seed(7)
@@ -38,7 +39,7 @@ pub struct Inputs {
 }
 
 impl Inputs {
-    /// Writes them.
+    /// Writes the inputs.
     pub fn new(scale: f64) -> anyhow::Result<Inputs> {
         let inputs = Inputs {
             directory: tempfile::Builder::new().prefix("terrace-malloc-").tempdir()?,
@@ -53,7 +54,7 @@ impl Inputs {
         self.directory.path().join(name)
     }
 
-    /// Runs one of them, beside `terrace-bench malloc-launch`.
+    /// Runs a whole program, beside `terrace-bench malloc-launch`.
     pub fn run(&self, test: Test, allocator: Allocator) -> anyhow::Result<Run> {
         let rounds = scaled(8, self.scale).to_string();
         let (input, words): (Option<&str>, Vec<String>) = match test {
@@ -95,8 +96,8 @@ impl Inputs {
         Ok(serde_json::from_str::<Value>(&output_within(command)?)?.into())
     }
 
-    /// redis-server on CPU 0, asked by redis-benchmark on the last one. Its CPU time and memory are
-    /// those of the server at the end of the questions.
+    /// Runs redis-server on CPU 0, asked by redis-benchmark on the last one. CPU time and memory
+    /// are those of the server at the end of the questions.
     fn redis(&self, allocator: Allocator) -> anyhow::Result<Run> {
         let socket = self.path("redis.sock");
         let _ = fs::remove_file(&socket);
@@ -149,11 +150,11 @@ impl Inputs {
     }
 }
 
-/// Ended when dropped.
+/// A server that is ended when dropped.
 struct Server(Child);
 
 impl Server {
-    /// The server's process, when it listens.
+    /// Waits until the server listens. Returns the number of its process.
     fn wait_for(&mut self, socket: &Path) -> anyhow::Result<u32> {
         let begun = Instant::now();
         while UnixStream::connect(socket).is_err() {
@@ -191,7 +192,7 @@ impl Drop for Server {
     }
 }
 
-/// A table in memory with so many rows, an index, and questions about them.
+/// SQL that makes a table in memory with this many rows, an index, and questions about them.
 fn sql(rows: u64) -> String {
     format!(
         "create table t(id integer primary key, name text, city text, amount real, note text);
@@ -209,7 +210,7 @@ fn sql(rows: u64) -> String {
     )
 }
 
-/// So many functions with loops, branches, structures and calls of one another.
+/// C source of this many functions with loops, branches, structures and calls of one another.
 fn c_source(functions: u64) -> String {
     let mut text = String::from(
         "#include <stdlib.h>\n#include <string.h>\n#include <stdio.h>\nstruct node { struct node *next; long key, weight[4]; char name[24]; };\n",

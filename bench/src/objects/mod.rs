@@ -1,11 +1,14 @@
-//! Programs of many small objects, by where an allocator puts them: how many pages hold what is
-//! missed in the processor's cache, and what that is worth when memory is short.
+//! Programs of many small objects, by where an allocator puts them. Told is how many pages hold
+//! what is missed in the processor's cache, and what that is worth when memory is short.
 //!
-//! The programs are a B+-tree of nodes, keys, pointers and records with objects of their own (as in
-//! the published one that Jenga and Mitosis measure), and a store of chained hash entries. Pages:
-//! every access of every lookup goes through a model of a cache of 4 MiB; a page's misses are
-//! counted. Speed: lookups a second in a control group over zram, in which the program as it is has
-//! a share of its memory, and under Terrace at the same total.
+//! There are two programs: a store of chained hash entries, and a B+-tree of nodes, keys, pointers
+//! and records with objects of their own. The tree is as in the published one that Jenga and
+//! Mitosis measure.
+//!
+//! - Pages: every access of every lookup goes through a model of a cache of 4 MiB; a page's misses
+//!   are counted.
+//! - Speed: lookups a second in a control group over zram, in which the program as it is has a
+//!   share of its memory. Beside it, lookups a second under Terrace at the same total.
 
 mod measured;
 mod program;
@@ -47,7 +50,7 @@ pub struct Options {
     seconds: u64,
 }
 
-/// A part of it.
+/// A part of the benchmark.
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Part {
     /// Pages that hold the misses
@@ -59,7 +62,7 @@ enum Part {
 const PROGRAMS: [(&str, &str); 4] =
     [("tree", "uniform"), ("tree", "zipf"), ("store", "uniform"), ("store", "zipf")];
 
-/// By size, but for what the program places itself.
+/// Side with the allocator by size, but for what the program places itself.
 const PLACED: &str = "placed";
 
 /// Sides of the comparison: name, and flags of `terrace run` where the program runs under it.
@@ -135,7 +138,7 @@ fn pages(options: &Options) -> anyhow::Result<()> {
     )
 }
 
-/// One program on all sides, by what runs it on a side once and gives the figures.
+/// Measures a program on all sides. `once` runs it on a side once and returns the figures.
 fn pages_of(
     kind: &str,
     distribution: &str,
@@ -197,7 +200,7 @@ fn pages_of(
     Ok(())
 }
 
-/// Starts a program that says when it has its objects, and begins when its input ends.
+/// Starts a program that says when it has its objects, and begins when the input ends.
 pub fn start(mut command: Command) -> anyhow::Result<(Child, BufReader<ChildStdout>)> {
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
     let mut out = BufReader::new(child.stdout.take().context("a pipe")?);
@@ -207,7 +210,8 @@ pub fn start(mut command: Command) -> anyhow::Result<(Child, BufReader<ChildStdo
     Ok((child, out))
 }
 
-/// Lookups a second of the second half, and bytes in all, of a run in a control group over zram.
+/// Runs a program in a control group over zram. Returns lookups a second of the second half, and
+/// bytes in all.
 fn in_group(words: &[String], share: u64, zram: &Zram) -> anyhow::Result<(f64, f64)> {
     let group = Group::create()?;
     let mut command = command("glibc", None, words)?;

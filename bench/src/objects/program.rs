@@ -17,8 +17,8 @@ use terrace_trace::cache::Cache;
 const PAGE: u64 = 4096;
 const CACHE_BYTES: usize = 4 << 20;
 
-/// Keys are scattered, so that popular ones are not neighbours; small numbers, so that they
-/// compress.
+/// The key of a number. Keys are scattered, so that popular ones are not neighbours; they are small
+/// numbers, so that they compress.
 fn key_of(number: u64, keys: u64) -> u64 {
     number * 48_611 % keys
 }
@@ -38,7 +38,7 @@ impl Drawn {
     }
 }
 
-/// `objects-program KIND DISTRIBUTION KEYS SECONDS`; 0 seconds: pages.
+/// Runs `objects-program KIND DISTRIBUTION KEYS SECONDS`; 0 seconds: pages.
 pub fn run(kind: &str, distribution: &str, keys: u64, seconds: u64) -> anyhow::Result<()> {
     let drawn = match distribution {
         "uniform" => Drawn::Uniform(keys),
@@ -94,8 +94,8 @@ fn measure(measured: &impl Measured, drawn: &Drawn, keys: u64, seconds: u64) -> 
     Ok(())
 }
 
-/// Pages that hold so much of the misses, as they are and as if the most missed objects lay side by
-/// side.
+/// Numbers of pages that hold given shares of the misses, as they are and as if the most missed
+/// objects lay side by side.
 fn pages(measured: &impl Measured, drawn: &Drawn, keys: u64, random: &mut SmallRng) -> Value {
     const LOOKUPS: u64 = 2_000_000;
     let mut cache = Cache::of(CACHE_BYTES);

@@ -1,5 +1,6 @@
-//! Real programs under the recorder (`crates/recorder`): SQLite and redis-server, compiled with the
-//! compiler's hooks, so that every access is seen, on each allocator's own layout.
+//! Real programs under the recorder (`crates/recorder`): SQLite and redis-server, on each
+//! allocator's own layout. They are compiled with the compiler's hooks, so that every access is
+//! seen.
 
 use super::{PLACED, SIDES};
 use crate::machine;
@@ -9,11 +10,11 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Names, and what is run: SQLite answers Zipf-distributed lookups and updates of rows in memory,
+/// Names of the programs. SQLite answers Zipf-distributed lookups and updates of rows in memory,
 /// redis-server commands on values of mixed sizes.
 pub const PROGRAMS: [&str; 2] = ["sqlite", "redis"];
 
-/// Builds them beside the benchmark; an error says why they cannot be built.
+/// Builds the programs beside the benchmark; an error says why they cannot be built.
 pub fn build() -> anyhow::Result<PathBuf> {
     let into = std::env::current_exe()?.with_file_name("recorded-programs");
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/build.sh");
@@ -26,8 +27,8 @@ pub fn build() -> anyhow::Result<PathBuf> {
     Ok(into)
 }
 
-/// Pages that hold so much of the misses of a program on a side, as the recorder tells; `None`
-/// where that side is not for such programs.
+/// Numbers of pages that hold given shares of the misses of a program on a side, as the recorder
+/// tells. `None` where that side is not for such programs.
 pub fn pages(programs: &Path, name: &str, side: &str, seed: u64) -> anyhow::Result<Option<Value>> {
     let scratch = tempfile::tempdir()?;
     let file = scratch.path().join("pages.json");

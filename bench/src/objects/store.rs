@@ -1,4 +1,4 @@
-//! A store of chained hash entries: each has an entry, a key and a value of their own, of sizes
+//! A store of chained hash entries. Each has an entry, a key and a value of their own, of sizes
 //! that meet in the same classes.
 
 use super::measured::Measured;
@@ -58,7 +58,7 @@ fn entry_of(entry: &Entry, touched: &mut impl FnMut(u64, usize)) {
 }
 
 impl Store {
-    /// With a bucket for two keys.
+    /// Makes a store with a bucket for two keys.
     pub fn new(keys: usize) -> Self {
         Store { buckets: (0..keys.div_ceil(2).next_power_of_two()).map(|_| None).collect() }
     }

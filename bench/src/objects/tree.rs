@@ -5,11 +5,11 @@ use super::measured::Measured;
 use crate::place::{next_to, place, with_kind};
 use terrace_api::Placement;
 
-/// Keys of a node, at most; one more child.
+/// Children of a node at most: one more than keys.
 const ORDER: usize = 4;
 const KEYS: usize = ORDER - 1;
 
-/// Four words: the key, and small numbers.
+/// A record of four words: the key, and small numbers.
 struct Record([u64; 4]);
 
 enum Pointers {
@@ -36,7 +36,7 @@ fn make_node(pointers: Pointers) -> Box<Node> {
     Box::new(Node { keys: Box::new([0; KEYS]), pointers, len: 0 })
 }
 
-/// With placements: its parts together.
+/// Makes a leaf. With placements, its parts lie together.
 #[inline(never)]
 fn make_leaf() -> Box<Node> {
     let pointers: Box<_> = place(Placement::NextTo(std::ptr::null()), Box::default);
@@ -44,8 +44,8 @@ fn make_leaf() -> Box<Node> {
     std::hint::black_box(leaf)
 }
 
-/// With placements: hot, as more lookups come by; the more, the higher above the leaves, so with
-/// others of its level.
+/// Makes an inner node. With placements it is hot, as more lookups come by. They are the more, the
+/// higher it is above the leaves, so it lies with others of its level.
 #[inline(never)]
 fn make_inner(level: usize) -> Box<Node> {
     let inner =
@@ -53,7 +53,7 @@ fn make_inner(level: usize) -> Box<Node> {
     std::hint::black_box(inner)
 }
 
-/// With placements: cold, as one of some that a leaf has.
+/// Makes a record. With placements it is cold, as a leaf has several.
 #[inline(never)]
 fn make_record(key: u64) -> Box<Record> {
     std::hint::black_box(place(Placement::Cold, || Box::new(Record([key, key + 1, key / 3, 1]))))

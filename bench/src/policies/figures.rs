@@ -10,8 +10,8 @@ pub fn geometric_mean(values: &[f64]) -> f64 {
 pub struct Estimate {
     /// Arithmetic mean of all values.
     pub mean: f64,
-    /// Half of its 95 % interval's width: t · s / √n, by Student's t. Not a number where there is
-    /// one value only.
+    /// Half the width of the mean's 95 % interval: t · s / √n, by Student's t. Not a number where
+    /// there is one value only.
     pub margin: f64,
     /// The smallest value.
     pub least: f64,
@@ -22,7 +22,7 @@ const T: [f64; 19] = [
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,
     2.145, 2.131, 2.120, 2.110, 2.101, 2.093,
 ];
-/// With more: a little less in truth, down to 1.960.
+/// Student's t for more degrees of freedom than [`T`] has: a little less in truth, down to 1.960.
 const T_MORE: f64 = 2.086;
 
 impl Estimate {

@@ -1,8 +1,8 @@
-//! Tiering policies in the simulator: ours against all that papers describe, on generated accesses,
-//! on recorded programs on which ours was tuned, and on programs that were kept aside.
+//! Tiering policies in the simulator: ours against all that papers describe. They run on generated
+//! accesses, on recorded programs on which ours was tuned, and on programs that were kept aside.
 //!
-//! Everything goes through the command that a user would give, `terrace sim … -o FILE`: whoever
-//! interrupts it, or adds seeds, finds what was finished still there.
+//! Everything goes through the command that a user would give, `terrace sim … -o FILE`. After an
+//! interruption, or with more seeds, what was finished is still there.
 
 mod figures;
 mod sets;
@@ -120,7 +120,8 @@ fn run_set(set: Set, policies: &[String], options: &Options) -> anyhow::Result<(
     results::write(&format!("policies-{}", set.name()), figures)
 }
 
-/// The lines of `terrace sim` for all these workloads, each access of which stands for so many.
+/// The lines of `terrace sim` for all these workloads. Each access stands for `stands_for`
+/// accesses.
 fn simulate(
     set: Set,
     workloads: &[String],
@@ -154,8 +155,8 @@ fn simulate(
     serde_json::from_slice(&output.stdout).context("what terrace sim --json printed")
 }
 
-/// Where finished cases are: another file for another simulator, and for other recordings of the
-/// same names.
+/// The file of finished cases. It is another one for another simulator, and for other recordings of
+/// the same names.
 fn finished(set: Set, terrace: &Path, files: &[String]) -> anyhow::Result<PathBuf> {
     let mut hash = DefaultHasher::new();
     std::fs::read(terrace)?.hash(&mut hash);

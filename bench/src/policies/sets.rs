@@ -7,7 +7,7 @@
 
 use clap::ValueEnum;
 
-/// Which.
+/// A set of workloads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Set {
     /// Generated accesses
@@ -23,7 +23,7 @@ pub enum Set {
 const SYNTHETIC: [&str; 6] = ["jump", "btree", "drift", "phases", "scan", "zipf"];
 
 /// A program that is recorded from its start on, as its data are built, so that memory is first
-/// touched in that order: misses of a modelled cache, one of so many.
+/// touched in that order. Recorded are misses of a modelled cache, one in [`Program::period`].
 #[derive(Clone, Copy, Debug)]
 pub struct Program {
     /// The workload's name.
@@ -33,13 +33,13 @@ pub struct Program {
     /// The command in its directory and its arguments; of redis the keys, operations and seed that
     /// its script is given.
     pub command: &'static [&'static str],
-    /// One of so many misses is recorded.
+    /// Number of misses of which one is recorded.
     pub period: u32,
 }
 
-/// A recording plays as many real accesses as a generator's stream does, 12 billion to 20 GiB:
-/// otherwise it would be over before policies whose intervals are those of the papers have come to
-/// a decision.
+/// Number of real accesses that a recording plays, as many as a generator's stream does: 12 billion
+/// to 20 GiB. With fewer it would be over before policies with the papers' intervals have come to a
+/// decision.
 pub const REAL_ACCESSES: u64 = 12_000_000_000;
 
 /// Size of the simulated cache in front of recorded memory: 512 KiB. As the memory is a fiftieth of
@@ -97,7 +97,7 @@ const HELDOUT: [Program; 5] = [
 ];
 
 impl Set {
-    /// As it is written.
+    /// Name of the set on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Set::Synthetic => "synthetic",
@@ -106,12 +106,12 @@ impl Set {
         }
     }
 
-    /// Its generators.
+    /// Names of the set's generators.
     pub fn generators(self) -> &'static [&'static str] {
         if self == Set::Synthetic { &SYNTHETIC } else { &[] }
     }
 
-    /// Its programs.
+    /// Programs of the set.
     pub fn programs(self) -> &'static [Program] {
         match self {
             Set::Synthetic => &[],

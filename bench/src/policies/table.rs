@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 /// Name of the policy that has to meet the bars.
 pub const OURS: &str = "terrace";
 const JENGA: &str = "jenga";
-/// Knows what will come: no rival.
+/// Name of the policy that knows what will come: no rival.
 const ORACLE: &str = "oracle";
 
 /// A policy on a workload; one value of each seed.
@@ -137,7 +137,7 @@ fn over(bar: f64, met: bool) -> String {
     format!("bar {bar:.2}: {}", if met { "met" } else { "MISSED" })
 }
 
-/// Prints a set's tables, one a machine; the same as JSON.
+/// Prints a set's tables, one a machine, and returns the same as JSON.
 pub fn show(set: Set, rows: &[Row]) -> Value {
     let mut machines = Vec::new();
     for of_machine in rows.chunk_by(|a, b| a.machine == b.machine) {

@@ -12,11 +12,11 @@ pub struct Program {
     /// A command that ends well where the program is here, and what to install where it is not.
     check: &'static [&'static str],
     install: &'static str,
-    /// Its command; it may make its input in the directory.
+    /// The program's command; it may make its input in the directory.
     pub command: fn(&Path) -> anyhow::Result<Vec<String>>,
 }
 
-/// All of them.
+/// All programs.
 pub const PROGRAMS: [Program; 15] = [
     program("cpython-index", &["python3", "--version"], "python3", |_| index("80000")),
     program("redis", &["redis-server", "--version"], "redis-server", |directory| {
@@ -49,7 +49,7 @@ pub const PROGRAMS: [Program; 15] = [
     program("go-map", &["go", "version"], "golang-go", go),
 ];
 
-/// What plans are made for: some of them that compute for half a minute, and one that soon ends.
+/// Programs that plans are made for: some that compute for half a minute, and one that soon ends.
 pub const PLANNED: [Program; 5] = [
     program("cpython-index", &["python3", "--version"], "python3", |_| index("1000000")),
     program("redis", &["redis-server", "--version"], "redis-server", |directory| {
@@ -91,7 +91,7 @@ const fn program(
 }
 
 impl Program {
-    /// What is to be installed, where it is not here.
+    /// What is to be installed where the program is missing; `None` where it is here.
     pub fn is_missing(&self) -> Option<&'static str> {
         let mut command = Command::new(self.check[0]);
         command.args(&self.check[1..]).stdout(Stdio::null()).stderr(Stdio::null());
@@ -153,8 +153,8 @@ for (1 .. 3000000) { $sum += length $hash{'key ' . (1 + int(900000 * rand() ** 4
 print \"$sum\\n\";
 ";
 
-/// A map of strings, of which most lookups go to a small part, and some entries are replaced, so
-/// that the collector goes round.
+/// A map of strings, of which most lookups go to a small part. Some entries are replaced, so that
+/// the collector goes round.
 const GO: &str = r#"package main
 
 import "fmt"
@@ -178,7 +178,7 @@ func main() {
 }
 "#;
 
-/// A server that is filled with 400 MiB and, as `what` says, asked by 16 connections. What they
+/// A server that is filled with 400 MiB and, as `what` says, asked by 16 connections. What these
 /// found goes into the file `$SERVED`, as JSON.
 fn server(
     directory: &Path,
@@ -209,8 +209,8 @@ fn sort(directory: &Path) -> anyhow::Result<Vec<String>> {
     Ok(words(["sh", "-c", &command]))
 }
 
-/// Makes a file of at least so many bytes, unless it is there: lines of random numbers, always the
-/// same.
+/// Makes a file of at least this many bytes, unless it is there: lines of random numbers, always
+/// the same.
 fn make_text(path: &Path, bytes: usize, line: impl Fn(u64) -> String) -> anyhow::Result<()> {
     if path.exists() {
         return Ok(());

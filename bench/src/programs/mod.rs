@@ -1,11 +1,12 @@
-//! Whole programs at a share of their memory, not pinned to any CPU: alone, under Terrace, and in a
-//! control group over zram that holds as much as Terrace took. What is compared is work, 1 ÷ time.
-//! And, as another benchmark, what the report tells of the time that was lost, against what was.
+//! Whole programs at a share of their memory, not pinned to any CPU. They run alone, under Terrace,
+//! and in a control group over zram that holds as much as Terrace took. What is compared is work, 1
+//! ÷ time. Another benchmark compares what the report tells of the time that was lost with what was
+//! lost.
 //!
 //! Memory is what the control group is charged, and what zram takes beside it; Terrace's own
 //! processes are in the group. Terrace's budget is the share of the program's peak alone. The limit
-//! of the other group follows what zram takes, so that both together stay below the 95th percentile
-//! of what the Terrace run before it took.
+//! of the other group follows what zram takes. So both together stay below the 95th percentile of
+//! what the Terrace run before it took.
 //!
 //! Each run is a line of a file; a benchmark that was cut off goes on behind the last of them.
 
@@ -50,20 +51,22 @@ pub struct Options {
     swap: bool,
 }
 
-/// A run that takes longer than so many times the time alone is ended.
+/// Multiple of the time alone after which a run is ended.
 const SLOWEST: u32 = 25;
-/// The kernel gives up reclaiming for a group now and then, and fails its processes' page faults
-/// and system calls (Linux 6.18, version 1 of control groups). Such a run is made again.
+/// Tries of a run over zram. The kernel gives up reclaiming for a group now and then, and fails
+/// page faults and system calls of the group's processes. (Linux 6.18, version 1 of control
+/// groups.) Such a run is made again.
 const PEER_TRIES: u32 = 4;
 const LONGEST_ALONE: Duration = Duration::from_secs(120);
-/// What zram can hold.
+/// Bytes that zram can hold.
 const ZRAM_BYTES: u64 = 8 << 30;
-/// What is told of the time that was lost is right within so much of it, or so much of the run,
-/// whichever is more.
+/// Share within which what is told of the time that was lost is right. It is a share of that time,
+/// or [`HONEST_OF_RUN`] of the run, whichever is more.
 const HONEST_SHARE: f64 = 0.2;
+/// Share of the run within which it is right in any case.
 const HONEST_OF_RUN: f64 = 0.02;
 
-/// Which benchmark.
+/// A benchmark of whole programs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     AgainstZram,
@@ -75,13 +78,13 @@ enum Kind {
 }
 
 impl Kind {
-    /// Whether each run has one over zram beside it.
+    /// Whether each run has a run over zram beside it.
     fn has_peer(self) -> bool {
         matches!(self, Kind::AgainstZram | Kind::Fill)
     }
 }
 
-/// The heading of rows that have a peer.
+/// Prints the heading of rows that have a peer.
 fn print_heading() {
     println!(
         "{:>14} {:>6} {:>9} {:>10} {:>9} {:>19} {:>6}",
@@ -89,7 +92,7 @@ fn print_heading() {
     );
 }
 
-/// Against zram: prints, and writes `bench/results/programs.json` and `programs.svg`.
+/// Compares with zram: prints, and writes `bench/results/programs.json` and `programs.svg`.
 pub fn run(options: &Options) -> anyhow::Result<()> {
     print_heading();
     let rows = of_all(options, Kind::AgainstZram)?;
@@ -98,15 +101,15 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     results::write(name, json!({ "terrace_flags": options.terrace_flags, "rows": rows }))
 }
 
-/// Programs that grow, under `--dram PERCENT`, against a group that is held to the same share of
-/// the peak from the start: prints, and writes `bench/results/fill.json`.
+/// Runs programs that grow, under `--dram PERCENT`, against a group that is held to the same share
+/// of the peak from the start. Prints, and writes `bench/results/fill.json`.
 pub fn fill(options: &Options) -> anyhow::Result<()> {
     print_heading();
     let rows = of_all(options, Kind::Fill)?;
     results::write("fill", json!({ "terrace_flags": options.terrace_flags, "rows": rows }))
 }
 
-/// What the report tells against what was: prints, and writes `bench/results/honesty.json`.
+/// Compares what the report tells with what was: prints, and writes `bench/results/honesty.json`.
 pub fn honesty(options: &Options) -> anyhow::Result<()> {
     println!(
         "{:>14} {:>6} {:>9} {:>10} {:>12} {:>12}",
@@ -126,7 +129,7 @@ pub fn honesty(options: &Options) -> anyhow::Result<()> {
     )
 }
 
-/// All programs that are here, at all shares.
+/// Runs all programs that are here, at all shares.
 fn of_all(options: &Options, kind: Kind) -> anyhow::Result<Vec<Value>> {
     interrupt::watch()?;
     let directory = tempfile::tempdir()?;
@@ -158,7 +161,8 @@ fn of_all(options: &Options, kind: Kind) -> anyhow::Result<Vec<Value>> {
     Ok(rows)
 }
 
-/// Those with these names, or all of them without names, that are here; prints what is not.
+/// Programs with these names that are here, or all that are here if no names are given. Prints what
+/// is not here.
 fn asked_for(
     programs: &'static [Program],
     only: &[String],
@@ -174,13 +178,13 @@ fn asked_for(
     })
 }
 
-/// A run of a program without a limit and without Terrace.
+/// Runs a program without a limit and without Terrace.
 fn alone(name: &str, words: &[String]) -> anyhow::Result<one::Sample> {
     one(words, Limit::None, None, LONGEST_ALONE)?
         .with_context(|| format!("{name} takes longer than {LONGEST_ALONE:?}"))
 }
 
-/// One repeat: alone, under Terrace, over zram.
+/// Makes a repeat: alone, under Terrace, over zram.
 fn sample(
     program: &Program,
     words: &[String],
@@ -302,7 +306,7 @@ fn under_terrace(words: &[String], report: &Path, flags: &str) -> anyhow::Result
     Ok(under)
 }
 
-/// Work against memory, both relative to the program alone: one panel a program.
+/// Draws work against memory, both relative to the program alone: one panel a program.
 fn draw(file: &str, rows: &[Value]) -> anyhow::Result<()> {
     const WIDE: usize = 3;
     const PANEL: (u32, u32) = (320, 260);

@@ -11,10 +11,10 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use terrace_testkit::zram::Zram;
 
-/// Between looks at memory.
+/// Interval between looks at memory.
 const POLL_INTERVAL: Duration = Duration::from_millis(40);
 
-/// One run.
+/// Figures of a run.
 pub struct Sample {
     pub seconds: f64,
     /// Memory of the group and of zram, bytes.
@@ -33,14 +33,14 @@ pub struct Sample {
 pub enum Limit {
     /// Nothing.
     None,
-    /// Usage and what zram takes are so many bytes at most.
+    /// Limit of usage and what zram takes together, bytes.
     Bytes(u64),
     /// Usage follows pressure.
     Pressure(Senpai),
 }
 
-/// Runs `words` in a group of its own; `zram` is the machine's swap, if it has any. `None`: it took
-/// longer than `longest`, and was ended.
+/// Runs `words` in a group of its own; `zram` is the machine's swap, if it has any. `None`: the run
+/// took longer than `longest`, and was ended.
 pub fn one(
     words: &[String],
     mut limit: Limit,

@@ -1,5 +1,5 @@
-//! What `terrace plan` expects of its three settings, against what they do: the part of its time
-//! that a program loses, and how much memory it has on average.
+//! What `terrace plan` expects of its three settings, against what they do. Compared are the part
+//! of its time that a program loses, and how much memory it has on average.
 //!
 //! One repeat: `terrace plan`, which observes the program alone, and then each of its settings
 //! between two runs alone.
@@ -26,7 +26,7 @@ pub struct Options {
     only: Vec<String>,
 }
 
-/// Prints, and writes `bench/results/plans.json`.
+/// Runs the benchmark: prints, and writes `bench/results/plans.json`.
 pub fn run(options: &Options) -> anyhow::Result<()> {
     interrupt::watch()?;
     println!(

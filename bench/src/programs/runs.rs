@@ -1,5 +1,5 @@
-//! The runs of a benchmark that takes hours, one JSON line each, so that one that was cut off goes
-//! on where it was. The file is there until the benchmark is done.
+//! The runs of a benchmark that takes hours, one JSON line each, so that a benchmark that was cut
+//! off goes on where it was. The file is there until the benchmark is done.
 
 use super::Kind;
 use crate::machine;
@@ -10,7 +10,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
-/// All runs so far.
+/// All runs of a benchmark so far.
 pub struct Runs {
     path: PathBuf,
     file: File,
@@ -18,7 +18,8 @@ pub struct Runs {
 }
 
 impl Runs {
-    /// Those of a benchmark that was cut off, if there was one with the same build and flags.
+    /// Takes over the runs of a benchmark that was cut off, if there was one with the same build
+    /// and flags.
     pub fn open(kind: Kind, flags: &str) -> anyhow::Result<Runs> {
         let name = match kind {
             Kind::AgainstZram => "programs-runs",
@@ -57,7 +58,7 @@ impl Runs {
         Ok(Runs { path, file, lines })
     }
 
-    /// So many runs of a program, in order; those that are missing are made.
+    /// Runs of a program, `repeats` of them in order; those that are missing are made.
     pub fn repeat(
         &mut self,
         program: &str,
@@ -73,12 +74,12 @@ impl Runs {
         Ok(self.made(program, share, repeats))
     }
 
-    /// Those of them that were made.
+    /// Runs of a program that were made, in order, of at most `repeats`.
     pub fn made(&self, program: &str, share: u64, repeats: usize) -> Vec<&Value> {
         (0..repeats).filter_map(|repeat| self.find(program, share, repeat)).collect()
     }
 
-    /// A run that was made.
+    /// The figures of a run, if it was made.
     fn find(&self, program: &str, share: u64, repeat: usize) -> Option<&Value> {
         let is_it = |line: &&Value| {
             line["program"] == program && line["share"] == share && line["repeat"] == repeat
@@ -86,7 +87,7 @@ impl Runs {
         self.lines.iter().find(is_it).map(|line| &line["sample"])
     }
 
-    /// Another run.
+    /// Adds a run.
     fn add(
         &mut self,
         program: &str,
@@ -101,7 +102,7 @@ impl Runs {
         Ok(())
     }
 
-    /// The next benchmark begins anew.
+    /// Removes the file of runs, so that the next benchmark begins anew.
     pub fn are_done(self) -> anyhow::Result<()> {
         fs::remove_file(&self.path).context("removing the runs")
     }

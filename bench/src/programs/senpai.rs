@@ -1,10 +1,10 @@
-//! The peer of `--slowdown`: a control group's limit that follows the pressure on its memory, in
-//! the manner of senpai (Weiner et al., *TMO: Transparent Memory Offloading in Datacenters*, ASPLOS
-//! 2022, §3.3), over zram.
+//! The peer of `--slowdown`: a control group's limit that follows the pressure on its memory, over
+//! zram. It is in the manner of senpai (Weiner et al., *TMO: Transparent Memory Offloading in
+//! Datacenters*, ASPLOS 2022, §3.3).
 //!
-//! Where memory groups are of version 1, which have no pressure of their own, the processes are in
-//! a group of version 2 as well, for its `memory.pressure`. Like Terrace it takes nothing before
-//! memory has stopped growing, looks once a second, and takes 3 % in a second at most: published
+//! Memory groups of version 1 have no pressure of their own. There the processes are in a group of
+//! version 2 as well, for its `memory.pressure`. Like Terrace, the peer takes nothing before memory
+//! has stopped growing, looks once a second, and takes 3 % in a second at most. The published
 //! settings (1 % in six seconds) are for services that run for weeks.
 
 use crate::servers::group::Group;
@@ -15,22 +15,22 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 const EVERY: Duration = Duration::from_secs(1);
-/// The limit is not lowered for so many looks after it was raised.
+/// Number of looks for which the limit is not lowered after it was raised.
 const GRACE: u32 = 5;
 const PROBE_MOST: f64 = 0.03;
 const PROBE_COEFFICIENT: f64 = 10.0;
 const BACKOFF_MOST: f64 = 1.0;
 const BACKOFF_COEFFICIENT: f64 = 20.0;
-/// Memory grows while it is more than this share above what it was so long ago.
+/// Share above what memory was [`GROWS_WITHIN`] ago, from which on it counts as growing.
 const GROWS: f64 = 0.02;
 const GROWS_WITHIN: Duration = Duration::from_secs(5);
 
 /// A limit that follows pressure.
 pub struct Senpai {
-    /// The share of time that some process may wait for memory.
+    /// Share of time that some process may wait for memory.
     target: f64,
     pressure: PathBuf,
-    /// The group that was made for it.
+    /// The group that was made for its pressure.
     made: Option<PathBuf>,
     waited_us: u64,
     looked: Instant,
@@ -41,7 +41,7 @@ pub struct Senpai {
 }
 
 impl Senpai {
-    /// Keeps to a pressure.
+    /// Makes a limit that keeps to a pressure.
     pub fn new(target: f64) -> Senpai {
         Senpai {
             target,
@@ -55,8 +55,9 @@ impl Senpai {
         }
     }
 
-    /// Watches the processes of a memory group. One of version 1 tells of no pressure: then another
-    /// is made for that, and the result is where a process writes `0` to join it as well.
+    /// Watches the processes of a memory group. A group of version 1 tells of no pressure, so
+    /// another is made for that. Then the result is the file where a process writes `0` to join
+    /// that one as well.
     pub fn watch(&mut self, group: &Group) -> anyhow::Result<Option<PathBuf>> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         self.pressure = group.pressure_file();

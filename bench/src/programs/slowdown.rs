@@ -1,6 +1,6 @@
 //! What `terrace run` does where nothing is said of memory (`--slowdown`), beside a control group
-//! whose limit follows pressure, over zram: how much slower a program is, and how much less memory
-//! it has on average.
+//! whose limit follows pressure, over zram. Told are how much slower a program is, and how much
+//! less memory it has on average.
 //!
 //! One repeat: a run alone that warms up; then alone, under Terrace, and in the group at each of
 //! two pressures, in random order. Memory is counted as in the other benchmark of programs.
@@ -36,11 +36,12 @@ pub struct Options {
 
 /// The pressures of the peer, as shares of the time.
 const PRESSURES: [(&str, f64); 2] = [("0.1%", 0.001), ("1%", 0.01)];
-/// Draws of the bootstrap, and the interval that is told.
+/// Number of draws of the bootstrap.
 const DRAWS: usize = 10_000;
+/// Width of the interval that is told, as a share of the draws.
 const INTERVAL: f64 = 0.9;
 
-/// Prints, and writes `bench/results/slowdown.json`.
+/// Runs the benchmark: prints, and writes `bench/results/slowdown.json`.
 pub fn run(options: &Options) -> anyhow::Result<()> {
     interrupt::watch()?;
     println!(
@@ -87,7 +88,7 @@ fn sample(name: &str, words: &[String], flags: &str, repeat: usize) -> anyhow::R
             None if side == "terrace" => one(&under, Limit::None, None, longest)?,
             None => one(words, Limit::None, None, longest)?,
         };
-        // One that was ended takes at least so long.
+        // A run that was ended takes at least this long.
         all[side] = match &sample {
             Some(sample) => json!({ "s": sample.seconds, "mean_bytes": sample.mean }),
             None => json!({ "s": longest.as_secs_f64(), "was_ended": true }),

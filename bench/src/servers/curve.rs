@@ -8,7 +8,7 @@ use plotters::prelude::*;
 const OURS: RGBColor = RGBColor(0, 90, 181);
 const THEIRS: RGBColor = RGBColor(220, 50, 32);
 
-/// Share of the unlimited server's memory, and a figure.
+/// Points of a curve: share of the unlimited server's memory, and a figure.
 fn points(cells: &[&Cell], ours: bool, p99: bool) -> Points {
     let of = |cell: &&Cell| {
         let samples = if ours { &cell.terrace } else { &cell.peer };

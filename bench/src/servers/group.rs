@@ -7,21 +7,21 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use terrace_testkit::group::MemoryGroup;
 
-/// The group's limit is lowered by this share of where it began at a time: much at once and the
+/// Share of its first value by which the group's limit is lowered at a time. With larger steps the
 /// kernel ends the server instead of reclaiming (memcached, from 80 to 50 %).
 const STEP_SHARE: f64 = 0.02;
-/// Given for a moment to a group whose processes wait for memory: see [`Group::help`].
+/// Bytes that a group whose processes wait for memory is given for a moment: see [`Group::help`].
 const HELP_BYTES: u64 = 1 << 20;
 const LOWER_WITHIN: Duration = Duration::from_secs(120);
 
-/// A group.
+/// The memory control group of a server.
 pub struct Group(MemoryGroup);
 
 impl Group {
-    /// Makes one.
+    /// Makes a group.
     pub fn create() -> anyhow::Result<Group> {
         let group = Group(MemoryGroup::create("terrace-bench")?);
-        // Version 1 alone can.
+        // Only groups of version 1 can wait.
         if group.oom_control().exists() {
             fs::write(group.oom_control(), "1")?;
         }
@@ -37,20 +37,22 @@ impl Group {
         self.0.path().join("memory.oom_control")
     }
 
-    /// Where the kernel tells how long its processes waited for memory; groups of version 1 have
-    /// no such file.
+    /// File in which the kernel tells how long the group's processes waited for memory; groups of
+    /// version 1 have no such file.
     pub fn pressure_file(&self) -> PathBuf {
         self.0.path().join("memory.pressure")
     }
 
-    /// What reads its usage.
+    /// Reader of the group's usage.
     pub fn meter(&self) -> Meter {
         Meter(self.0.usage_file())
     }
 
-    /// The kernel gives up reclaiming for memcached now and then, though all of its memory could be
-    /// swapped (Linux 6.18). Instead of ending it, it is to wait (of version 1 that can be
-    /// asked), and goes on as soon as there is a little more room, which is taken back at once.
+    /// Gives the group a little more room for a moment, if its processes wait for memory. The
+    /// kernel gives up reclaiming for memcached now and then, though all of its memory could be
+    /// swapped (Linux 6.18). With version 1 of control groups it can be asked to have the server
+    /// wait instead of ending it. The server goes on with a little more room, which is taken back
+    /// at once.
     pub fn help(&self) {
         let waits = fs::read_to_string(self.oom_control())
             .is_ok_and(|told| told.lines().any(|line| line == "under_oom 1"));
@@ -69,13 +71,13 @@ impl Group {
         }
     }
 
-    /// Sets its limit, if the kernel can reclaim so much now.
+    /// Sets the group's limit, if the kernel can reclaim that much now.
     pub fn limit(&self, bytes: u64) {
         let _ = fs::write(self.0.limit_file(), bytes.to_string());
     }
 
-    /// Lowers its limit, by steps, to `bytes`. `alive` is an error when its server is not there any
-    /// more.
+    /// Lowers the group's limit, by steps, to `bytes`. `alive` is an error when the group's server
+    /// is not there any more.
     pub fn lower_to(
         &self,
         bytes: u64,
@@ -87,7 +89,7 @@ impl Group {
         let mut next = usage;
         while next > bytes {
             next = next.saturating_sub(step).max(bytes);
-            // Version 1 says EBUSY while it cannot reclaim so much.
+            // Version 1 says EBUSY while the kernel cannot reclaim that much.
             while let Err(error) = fs::write(self.0.limit_file(), next.to_string()) {
                 alive()?;
                 self.help();
@@ -111,7 +113,7 @@ impl Group {
 pub struct Meter(PathBuf);
 
 impl Meter {
-    /// Now.
+    /// Memory that is charged now, bytes.
     pub fn usage_bytes(&self) -> anyhow::Result<u64> {
         Ok(fs::read_to_string(&self.0).context("the control group is gone")?.trim().parse()?)
     }

@@ -1,10 +1,10 @@
 //! memcached and redis-server of which nothing is evicted: alone, under Terrace, and under Terrace
-//! with samples. What that costs them: CPU time of an operation, and memory. The bar is of those
-//! with samples: 2 % and 1 %.
+//! with samples. Told is what that costs them: CPU time of an operation, and memory. The bar is for
+//! the side with samples: 2 % and 1 %.
 //!
-//! The servers of all sides are there at once and serve in turn, a sixth of a second each: on a
-//! machine whose speed changes from second to second, only neighbours can be compared. As samples
-//! are taken of all that runs on the machine, they are taken only while their own side serves, and
+//! The servers of all sides are there at once and serve in turn, a sixth of a second each. On a
+//! machine whose speed changes from second to second, only neighbours can be compared. Samples are
+//! taken of all that runs on the machine. So they are taken only while their own side serves, and
 //! there as often as `terrace run` wants them.
 
 use super::measure::{self, Data, ITEM_OVERHEAD_BYTES, Load};
@@ -20,23 +20,24 @@ use std::io::{self, Read};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
-/// Alone first: the others are compared with it.
+/// Sides of the comparison. Alone is first: the others are compared with it.
 const SIDES: [Side; 3] = [Side::Alone, Side::Terrace, Side::Sampled];
 const SERVERS: [Server; 2] = [Server::Memcached, Server::Redis];
 const VALUE_BYTES: usize = 1000;
-/// What the servers hold, about: what Terrace takes is a few MiB, and the rest in proportion.
+/// Approximate bytes that the servers hold. What Terrace takes is a few MiB, and the rest in
+/// proportion.
 const HELD_BYTES: [u64; 2] = [400 << 20, 1000 << 20];
 const LOAD: Load = Load { get_percent: 100, connections: 32, depth: 1 };
 /// Number of operations in one turn.
 const OPERATIONS: u64 = 20_000;
 /// Turns of each side in one round, whose sums are compared.
 const TURNS: usize = 8;
-/// Then the servers are started anew: where their pages lie is a matter of chance.
+/// Rounds after which the servers are started anew: where their pages lie is a matter of chance.
 const ROUNDS_A_START: usize = 10;
 /// Pairs of turns that do not count: caches fill.
 const WARM_UP_TURNS: usize = 10;
 
-/// What one side took.
+/// Figures of one side.
 #[derive(Default)]
 struct Found {
     /// CPU time of an operation in each round, µs: of the server with all its threads, and of
@@ -49,16 +50,16 @@ struct Found {
     memory_with_run: Vec<f64>,
 }
 
-/// What one side took, of one kind.
+/// Reads one kind of figure of a side.
 type Figure = fn(&Found) -> &[f64];
-/// What is compared, by name; less is better.
+/// Figures that are compared, by name; less is better.
 const FIGURES: [(&str, Figure); 3] = [
     ("CPU time of an operation", |found| &found.cpu_us),
     ("memory of the server", |found| &found.memory),
     ("memory with `terrace run`", |found| &found.memory_with_run),
 ];
 
-/// Runs so many rounds of each server; prints and writes.
+/// Runs this many rounds of each server; prints and writes.
 pub fn run(rounds: usize) -> anyhow::Result<()> {
     interrupt::watch()?;
     server::pin(CLIENT_CPU)
@@ -113,8 +114,8 @@ fn compare(server: Server, held_bytes: u64, rounds: usize) -> anyhow::Result<Val
     )
 }
 
-/// Starts and fills a server for each side, and has them serve in turn; all of a turn have the same
-/// accesses.
+/// Starts and fills a server for each side, and has them serve in turn. All servers of a turn have
+/// the same accesses.
 fn one_start(data: Data, rounds: usize, found: &mut [Found; SIDES.len()]) -> anyhow::Result<()> {
     let mut running = Vec::new();
     for side in SIDES {
@@ -175,8 +176,8 @@ fn start(data: Data, side: Side) -> anyhow::Result<Running> {
     Ok(running)
 }
 
-/// The perf events of a `terrace run`, which is stopped while they are off: it would switch them
-/// on.
+/// The perf events of a `terrace run`, which is stopped while they are off: otherwise it would
+/// switch them on.
 struct Sampling {
     run: u32,
     events: Vec<File>,
@@ -209,7 +210,7 @@ impl Sampling {
         Ok(Sampling { run, events, goes_on: true, were_on: true })
     }
 
-    /// `terrace run` samples as it likes from now on, or not at all.
+    /// Has `terrace run` sample as it likes from now on, or not at all.
     fn set(&mut self, goes_on: bool) -> anyhow::Result<()> {
         if goes_on == self.goes_on {
             return Ok(());
@@ -263,7 +264,7 @@ impl Sampling {
 }
 
 impl Drop for Sampling {
-    /// A stopped one would not end when told to.
+    /// Lets `terrace run` go on: a stopped one would not end when told to.
     fn drop(&mut self) {
         let _ = self.signal(libc::SIGCONT);
     }
@@ -273,6 +274,6 @@ fn owned(descriptor: i64) -> io::Result<OwnedFd> {
     if descriptor < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: just made by the system call that returned it, and nobody else's.
+    // SAFETY: just made by the system call that returned it, and without another owner.
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor as i32) })
 }

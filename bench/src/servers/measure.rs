@@ -12,20 +12,20 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-/// Between looks at memory: both files are cheap to read.
+/// Interval between looks at memory: both files are cheap to read.
 const MEMORY_EVERY: Duration = Duration::from_millis(100);
 
 /// What the client does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Load {
-    /// GETs of 100 operations.
+    /// GETs in 100 operations.
     pub get_percent: u32,
     pub connections: usize,
     pub depth: usize,
 }
 
 impl Load {
-    /// For `terrace load kv`.
+    /// Arguments of `terrace load kv`.
     fn arguments(self, amount: Amount, order: u64) -> [String; 7] {
         let amount = match amount {
             Amount::Seconds(seconds) => format!("--seconds={seconds}"),
@@ -51,18 +51,19 @@ pub struct Data {
     pub value_bytes: usize,
 }
 
-/// The key, and what both servers keep with an item: about a hundred bytes.
+/// Approximate bytes that an item takes beside its value: the key, and what both servers keep with
+/// an item.
 pub const ITEM_OVERHEAD_BYTES: u64 = 100;
 
 impl Data {
-    /// What a server takes for it, about.
+    /// Approximate bytes that a server takes for the data.
     pub fn bytes(&self) -> u64 {
         self.items * (self.value_bytes as u64 + ITEM_OVERHEAD_BYTES)
     }
 }
 
-/// How long, and which accesses. The same number on both sides makes the same accesses; another one
-/// of the same server must have another.
+/// Length of a measurement, and which accesses it makes. The same number on both sides makes the
+/// same accesses; another measurement of the same server must have another number.
 #[derive(Clone, Copy, Debug)]
 pub struct Timing {
     pub warm_up: Amount,
@@ -73,13 +74,14 @@ pub struct Timing {
 /// How much is done.
 #[derive(Clone, Copy, Debug)]
 pub enum Amount {
-    /// So long.
+    /// A time, s.
     Seconds(f64),
-    /// So many: a faster server is not ahead of a slower one in what it has seen of the accesses.
+    /// Number of operations: a faster server is not ahead of a slower one in what it has seen of
+    /// the accesses.
     Operations(u64),
 }
 
-/// One measurement.
+/// Figures of a measurement.
 #[derive(Clone, Debug)]
 pub struct Sample {
     pub ops_per_s: f64,
@@ -89,7 +91,7 @@ pub struct Sample {
     pub max_us: f64,
     /// CPU time of an operation, µs: of the server with Terrace's threads, and of `terrace run`.
     pub cpu_us_per_op: f64,
-    /// Terrace's part of it, by thread.
+    /// CPU time of Terrace's threads in an operation by thread name, µs: part of `cpu_us_per_op`.
     pub terrace_us_per_op: BTreeMap<String, f64>,
     pub faults_per_op: f64,
     pub demoted_per_op: f64,
@@ -103,7 +105,7 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// For the results file.
+    /// The figures for the results file.
     pub fn json(&self) -> Value {
         json!({
             "ops_per_s": self.ops_per_s, "p50_us": self.p50_us, "p99_us": self.p99_us, "p999_us": self.p999_us, "max_us": self.max_us,
@@ -238,8 +240,8 @@ fn figure(outcome: &Value, path: &str) -> anyhow::Result<f64> {
         .with_context(|| format!("the load's figures have no {path}"))
 }
 
-/// CPU time of an operation, µs, of the server with all its threads and of `terrace run`, to the
-/// nanosecond: for short loads.
+/// CPU time of an operation, µs, of the server with all its threads and of `terrace run`. It is
+/// exact to the nanosecond: for short loads.
 pub fn cpu_us_per_operation(
     running: &mut Running,
     data: Data,

@@ -1,13 +1,17 @@
-//! memcached and redis-server within less memory than they would take: under Terrace, and in a
-//! memory control group over one of the kernel's compressed swaps, at equal memory.
+//! memcached and redis-server within less memory than they would take. They run under Terrace, and
+//! in a memory control group over one of the kernel's compressed swaps, at equal memory.
 //!
-//! One repeat: the server starts in a group without limit over an empty swap, is filled, and is
-//! measured; then, for each share of what it took, a fresh one whose group's limit is lowered to
-//! that, by steps, after it was filled: T is what group and swap take together while it is
-//! measured. Then, for each share, a fresh server under `terrace run --dram T` is filled and
-//! measured (over a new swap of the same kind, if it is told to use one). Repeats follow one
-//! another, so both sides see the same machine. The server and all its threads have CPU 0, the
-//! client and the benchmark CPU 1.
+//! One repeat:
+//!
+//! 1. The server starts in a group without limit over an empty swap, is filled, and is measured.
+//! 2. For each share of what it took, a fresh server is filled in a group, whose limit is then
+//!    lowered to that share, by steps. T is what group and swap take together while the server is
+//!    measured.
+//! 3. For each share, a fresh server under `terrace run --dram T` is filled and measured. It is
+//!    over a new swap of the same kind, if Terrace is told to use one.
+//!
+//! Repeats follow one another, so both sides see the same machine. The server and all its threads
+//! have CPU 0, the client and the benchmark CPU 1.
 
 mod curve;
 pub mod group;
@@ -83,19 +87,19 @@ pub struct Options {
 
 /// Options with nothing left open.
 struct Plan {
-    /// With what each compresses here.
+    /// Peers, and the name of what each compresses with here.
     against: Vec<(Peer, &'static str)>,
     value_bytes: Vec<usize>,
     resident: Vec<u32>,
     loads: Vec<Load>,
 }
 
-/// Percent.
+/// Share of a server without a limit, percent.
 const UNLIMITED: u32 = 100;
 const CLIENT_CPU: usize = 1;
-/// Another load of a server that was warmed up by the first.
+/// Warm-up of a further load, s: the first load has warmed up the server.
 const SAME_LOAD_S: f64 = 1.0;
-/// After filling, so that memory is what it will be.
+/// Wait after filling, so that memory is what it will be.
 const SETTLE: Duration = Duration::from_millis(500);
 
 /// All samples of one configuration.
@@ -183,7 +187,7 @@ impl Options {
 }
 
 impl Comparison {
-    /// One measurement of this repeat: `resident` and `load` settle the accesses, so that both
+    /// Makes a measurement of this repeat. `resident` and `load` settle the accesses, so that both
     /// sides have the same.
     fn sample(
         &self,
@@ -211,7 +215,7 @@ impl Comparison {
         )
     }
 
-    /// The peer's side of one repeat. Returns the memory it took at each share: T.
+    /// Measures the peer's side of one repeat. Returns the memory it took at each share: T.
     fn peer_side(&mut self, options: &Options, plan: &Plan) -> anyhow::Result<Vec<(u32, u64)>> {
         self.peer_at(options, plan, UNLIMITED)?;
         let mut totals = Vec::new();
@@ -256,7 +260,7 @@ impl Comparison {
         Ok(())
     }
 
-    /// Terrace's side at one share.
+    /// Measures Terrace's side at one share.
     fn terrace_side(
         &mut self,
         options: &Options,
@@ -271,7 +275,7 @@ impl Comparison {
             Some(beside) => beside,
             None => {
                 let mut beside = u64::MAX;
-                // The less of two: who reads a program's file first has it in its group.
+                // The less of two: the group that reads a program's file first is charged for it.
                 for _ in 0..2 {
                     let swap = make_swap()?;
                     let mut running = self.start_filled(options, total)?;
@@ -305,7 +309,7 @@ impl Comparison {
         Ok(())
     }
 
-    /// The server under Terrace with this budget, and its data.
+    /// Starts the server under Terrace with this budget, and fills it with its data.
     fn start_filled(&self, options: &Options, budget: u64) -> anyhow::Result<Running> {
         let mut flags = vec!["--dram".to_owned(), format!("{}K", budget / 1024)];
         flags.extend(options.terrace_flags.split_whitespace().map(str::to_owned));
@@ -323,7 +327,7 @@ impl Comparison {
             .expect("every combination has one")
     }
 
-    /// How many both sides got through: all cells have one sample of each.
+    /// Number of repeats that both sides got through: all cells have one sample of each.
     fn repeats(&self) -> usize {
         self.cells.first().map_or(0, |cell| cell.terrace.len())
     }
@@ -347,7 +351,7 @@ impl Comparison {
     }
 }
 
-/// Measures, prints, writes.
+/// Runs the benchmark: measures, prints, writes.
 pub fn run(options: &Options) -> anyhow::Result<()> {
     interrupt::watch()?;
     server::pin(CLIENT_CPU)
@@ -382,7 +386,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
                     && comparison.failures.len() <= options.repeats
                 {
                     let repeat = comparison.repeats() + 1;
-                    // For whoever waits; the figures come on standard output.
+                    // Shows the progress; the figures come on standard output.
                     eprintln!(
                         "{} of {} bytes against {against}: repeat {repeat} of {}",
                         server.name(),

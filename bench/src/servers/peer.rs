@@ -6,7 +6,7 @@ use std::path::Path;
 use std::str::FromStr;
 use terrace_testkit::zram::Zram;
 
-/// Which of them.
+/// A compressed swap of the kernel's that Terrace is compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peer {
     /// zram, with this algorithm.
@@ -37,14 +37,14 @@ impl FromStr for Peer {
     }
 }
 
-/// It, at work.
+/// A peer's swap, in use.
 pub enum Swap {
     Zram(Zram),
     Zswap(Zswap),
 }
 
 impl Peer {
-    /// Swaps on it.
+    /// Has the kernel swap to the peer, of this many bytes.
     pub fn swap_on(self, bytes: u64) -> anyhow::Result<Swap> {
         Ok(match self {
             Peer::Zram(algorithm) => Swap::Zram(Zram::for_measuring(bytes, algorithm)?),
@@ -54,7 +54,7 @@ impl Peer {
 }
 
 impl Swap {
-    /// What it compresses with.
+    /// Name of the algorithm that compresses.
     pub fn compressor(&self) -> &'static str {
         match self {
             Swap::Zram(zram) => zram.algorithm,
@@ -62,7 +62,7 @@ impl Swap {
         }
     }
 
-    /// What it takes of memory beside the control group's own.
+    /// Memory that the swap takes beside the control group's own, bytes.
     pub fn used_bytes(&self) -> anyhow::Result<u64> {
         match self {
             Swap::Zram(zram) => zram.used_bytes(),

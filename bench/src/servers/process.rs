@@ -21,7 +21,7 @@ pub struct Counters {
     pub major_faults: u64,
     /// Pages that Terrace restored, if it is there.
     pub restored_pages: Option<u64>,
-    /// Pages that it moved out.
+    /// Pages that Terrace moved out, if it is there.
     pub demoted_pages: Option<u64>,
 }
 
@@ -52,13 +52,14 @@ pub fn companion(pid: u32) -> Option<u32> {
     processes.filter(|other| *other != pid).find(shares)
 }
 
-/// CPU seconds of a whole process, and of Terrace's beside it.
+/// CPU seconds of a whole process, and of Terrace's process beside it.
 pub fn cpu_s(pid: u32) -> anyhow::Result<f64> {
     let beside = companion(pid).and_then(|companion| stat(&format!("/proc/{companion}/stat")).ok());
     Ok(stat(&format!("/proc/{pid}/stat"))?.0 + beside.map_or(0.0, |(cpu_s, _)| cpu_s))
 }
 
-/// How long the threads that a process has now have run on a CPU, and Terrace's beside it.
+/// Time for which the threads that a process has now have run on a CPU, with Terrace's process
+/// beside it.
 pub fn run_time(pid: u32) -> anyhow::Result<Duration> {
     let beside = companion(pid).map_or(Ok(Duration::ZERO), run_time_alone);
     Ok(run_time_alone(pid)? + beside.unwrap_or_default())
@@ -111,7 +112,7 @@ pub fn counters(pid: u32, page: Option<&Page>) -> anyhow::Result<Counters> {
     Ok(counters)
 }
 
-/// What smaps_rollup says of a process, bytes by name (such as `Pss`); 0 for what it does not say.
+/// Bytes by name (such as `Pss`) that smaps_rollup has of a process; 0 for what it does not have.
 /// The kernel walks all pages for it: not while something is measured.
 pub fn rollup(pid: u32) -> anyhow::Result<impl Fn(&str) -> f64> {
     let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))
@@ -124,7 +125,7 @@ pub fn rollup(pid: u32) -> anyhow::Result<impl Fn(&str) -> f64> {
     })
 }
 
-/// What a process takes, bytes: its pages, shared ones in part, and page tables.
+/// Memory that a process takes, bytes: its pages, shared ones in part, and page tables.
 pub fn memory(pid: u32) -> anyhow::Result<f64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))
         .with_context(|| format!("process {pid} is gone"))?;
@@ -165,8 +166,8 @@ impl Words {
 }
 
 impl Page {
-    /// Finds it among what the process has mapped. (Its environment will not do: redis writes its
-    /// title over it.)
+    /// Finds the page among what the process has mapped. (Its environment will not do: redis writes
+    /// its title over it.)
     pub fn of(pid: u32) -> anyhow::Result<Page> {
         let maps = fs::read_to_string(format!("/proc/{pid}/maps")).context("the server is gone")?;
         let own = format!("/{pid}-");
@@ -196,7 +197,7 @@ impl Page {
         Ok(words)
     }
 
-    /// What the budget is about, bytes: managed pages in DRAM, pools, overhead.
+    /// Bytes that the budget is about: managed pages in DRAM, pools, overhead.
     pub fn physical_bytes(&self) -> anyhow::Result<u64> {
         Ok(self.read()?.u64_at(offset_of!(StatsPage, physical_bytes)))
     }

@@ -16,10 +16,10 @@ use std::time::{Duration, Instant};
 
 const START_WITHIN: Duration = Duration::from_secs(60);
 const END_WITHIN: Duration = Duration::from_secs(20);
-/// Where the server and all its threads run.
+/// CPU on which the server and all its threads run.
 const CPU: usize = 0;
 
-/// Which server.
+/// A kind of server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Server {
     Memcached,
@@ -27,7 +27,7 @@ pub enum Server {
 }
 
 impl Server {
-    /// As `terrace load kv` and people call it.
+    /// Name of the server, also for `terrace load kv`.
     pub fn name(self) -> &'static str {
         match self {
             Server::Memcached => "memcached",
@@ -35,9 +35,9 @@ impl Server {
         }
     }
 
-    /// One thread serves; nothing is written to disk; no item is ever dropped. memcached's crawler
-    /// would walk all items while it is measured, and so would a growing hash table: where that
-    /// falls would decide more than what is compared.
+    /// Command of the server: one thread serves, nothing is written to disk, and no item is ever
+    /// dropped. memcached's crawler would walk all items while it is measured, and so would a
+    /// growing hash table. At what time that happens would decide more than what is compared.
     fn command(self, port: u16, data: Data) -> Vec<String> {
         let line = match self {
             Server::Memcached => {
@@ -61,7 +61,7 @@ impl Server {
         words
     }
 
-    /// Its version, or that it is missing.
+    /// Version of the server; an error says that it is missing.
     pub fn version(self) -> anyhow::Result<String> {
         let program = if self == Server::Redis { "redis-server" } else { "memcached" };
         let output = Command::new(program).arg("--version").output();
@@ -84,7 +84,8 @@ pub struct Running {
 }
 
 impl Running {
-    /// Starts it; with `terrace_flags` under `terrace run`. Returns when it accepts connections.
+    /// Starts a server; with `terrace_flags` under `terrace run`. Returns when it accepts
+    /// connections.
     pub fn start(data: Data, terrace_flags: Option<&[String]>) -> anyhow::Result<Running> {
         let port = free_port()?;
         let mut words: Vec<String> = Vec::new();
@@ -134,14 +135,14 @@ impl Running {
         Ok(())
     }
 
-    /// An error if it has ended, or the benchmark is to.
+    /// Returns an error if the server has ended, or the benchmark is to.
     pub fn check(&mut self) -> anyhow::Result<()> {
         interrupt::check()?;
         self.group.help();
         is_alive(&mut self.child)
     }
 
-    /// Lowers its group's limit, by steps.
+    /// Lowers the limit of the server's group, by steps.
     pub fn lower_limit(&mut self, bytes: u64) -> anyhow::Result<()> {
         let Running { group, child, .. } = self;
         group.lower_to(bytes, || is_alive(child))
@@ -152,14 +153,14 @@ impl Running {
         self.under_terrace.then(|| process::cpu_s(self.child.id())).transpose()
     }
 
-    /// How long it has run on a CPU, all its threads, and `terrace run`.
+    /// Time for which the server has run on a CPU, with all its threads, and `terrace run`.
     pub fn run_time(&self) -> anyhow::Result<Duration> {
         let own =
             if self.under_terrace { process::run_time(self.child.id())? } else { Duration::ZERO };
         Ok(own + process::run_time(self.pid)?)
     }
 
-    /// `terrace run`, if it is under that.
+    /// Process of `terrace run`, if the server is under that.
     pub fn terrace_run(&self) -> Option<u32> {
         self.under_terrace.then(|| self.child.id())
     }
@@ -223,7 +224,7 @@ pub fn pin(cpu: usize) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// A TCP port that nobody has now.
+/// A TCP port that is free now.
 pub fn free_port() -> anyhow::Result<u16> {
     Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
 }

@@ -1,11 +1,11 @@
-//! Both sides beside each other: medians, spreads, ratios.
+//! Tables of both sides beside each other: medians, spreads, ratios.
 
 use super::measure::Sample;
 use super::{Cell, Comparison};
 use crate::results::median;
 use serde_json::{Map, Value, json};
 
-/// One figure of a sample.
+/// Reads a figure of a sample.
 type Get = fn(&Sample) -> f64;
 
 const FIGURES: [(&str, Get); 12] = [
@@ -34,7 +34,7 @@ fn ends(samples: &[Sample], get: Get) -> (f64, f64) {
     })
 }
 
-/// CPU time that a fault costs in all: what an operation takes more than without a limit, per
+/// CPU time that a fault costs in all, µs: what an operation takes more than without a limit, per
 /// fault.
 fn us_per_fault(samples: &[Sample], unlimited: &[Sample]) -> Option<f64> {
     let faults = middle(samples, |s| s.faults_per_op);
@@ -43,7 +43,7 @@ fn us_per_fault(samples: &[Sample], unlimited: &[Sample]) -> Option<f64> {
     (faults > 0.001).then(|| more / faults)
 }
 
-/// For the results file: every sample, medians, spreads, ratios.
+/// A cell for the results file: every sample, medians, spreads, ratios.
 pub fn json(cell: &Cell) -> Value {
     let side = |samples: &[Sample]| {
         let mut figures: Map<String, Value> = Map::new();
@@ -129,7 +129,7 @@ fn ratios(cell: &Cell) {
     );
 }
 
-/// One table.
+/// Prints the table of a comparison.
 pub fn print(comparison: &Comparison, repeats: usize) {
     let data = &comparison.data;
     println!(

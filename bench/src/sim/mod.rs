@@ -1,6 +1,6 @@
-//! How fast the simulator is: Jenga's policy over a stream, against a bare loop that counts the
-//! accesses to each unit of the same stream; and over a recording in its compressed file, against
-//! the same accesses from memory.
+//! How fast the simulator is. Over a stream, Jenga's policy is compared with a bare loop that
+//! counts the accesses to each unit of that stream. Over a recording in its compressed file, it is
+//! compared with the same accesses from memory.
 
 mod recording;
 
@@ -32,7 +32,7 @@ pub struct Options {
     /// Policies; the first is the one that is to keep up
     #[arg(long, value_delimiter = ',', default_values_t = ["jenga".to_string(), "memtis".into(), "tpp".into(), "terrace".into()])]
     policies: Vec<String>,
-    /// A run is ended after so many seconds, however far it is
+    /// A run is ended after this many seconds, however far it is
     #[arg(long, default_value_t = 1.0)]
     seconds: f64,
     /// Recordings to be simulated beside those that are made here
@@ -40,7 +40,7 @@ pub struct Options {
     trace: Vec<PathBuf>,
 }
 
-/// Runs it.
+/// Runs the benchmark.
 pub fn run(options: &Options) -> anyhow::Result<()> {
     let streams = streams(options)?;
     let recordings = recording::run(options)?;
@@ -50,7 +50,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     )
 }
 
-/// Generated accesses, from memory.
+/// Measures generated accesses, from memory.
 fn streams(options: &Options) -> anyhow::Result<Vec<Value>> {
     println!(
         "Accesses a second of one core, in millions; medians of {} interleaved repeats\n",
@@ -99,7 +99,7 @@ fn streams(options: &Options) -> anyhow::Result<Vec<Value>> {
     Ok(rows)
 }
 
-/// All accesses of a stream.
+/// Collects all accesses of a stream.
 fn collected(stream: &mut dyn Source) -> anyhow::Result<Vec<Access>> {
     let (mut all, mut block) = (Vec::new(), Vec::new());
     loop {
@@ -111,7 +111,7 @@ fn collected(stream: &mut dyn Source) -> anyhow::Result<Vec<Access>> {
     }
 }
 
-/// The bare loop, accesses a second.
+/// Speed of the bare loop, accesses a second.
 fn count(all: &[Access], units: u32) -> f64 {
     let mut counts = vec![0u32; units as usize];
     // Its pages are there.
@@ -124,8 +124,8 @@ fn count(all: &[Access], units: u32) -> f64 {
     all.len() as f64 / begun.elapsed().as_secs_f64()
 }
 
-/// Simulates the accesses under a policy: accesses a second, and resident bytes that the simulation
-/// needs.
+/// Simulates the accesses under a policy. Returns accesses a second, and resident bytes that the
+/// simulation needs.
 fn simulate(all: &[Access], units: u32, policy: &str, seconds: f64) -> anyhow::Result<(f64, f64)> {
     let machine = Machine::preset("optane").context("no such machine")?;
     let parameters = Parameters { slowness: 3.75, ..Parameters::of_units(units) };
@@ -145,7 +145,7 @@ fn named(policy: &str, parameters: &Parameters) -> anyhow::Result<Box<dyn Placem
     })
 }
 
-/// Accesses a second from memory, of so many seconds at most.
+/// Accesses a second from memory, in a run of `seconds` seconds at most.
 fn timed(all: &[Access], mut simulation: Simulation, seconds: f64) -> (f64, Simulation) {
     let begun = Instant::now();
     let mut done = 0;

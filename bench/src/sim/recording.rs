@@ -1,5 +1,6 @@
-//! Recordings, simulated from their compressed files: reading, decompressing and decoding are part
-//! of the time, by the same thread or, as `terrace sim` does where CPUs are idle, by one beside it.
+//! Recordings, simulated from their compressed files. Reading, decompressing and decoding are part
+//! of the time. They are done by the same thread or, as `terrace sim` does where CPUs are idle, by
+//! a thread beside it.
 
 use super::{Options, collected, named, timed};
 use crate::results::median;
@@ -17,16 +18,17 @@ use terrace_sim::simulation::{Settings, Simulation};
 use terrace_sim::source::{Access, Source};
 use terrace_trace::accesses::{Clock, Header, Page, Writer};
 
-/// All units together play so much, as in `terrace sim`, with ten thousand units' worth of samples.
+/// Bytes that all units together play, as in `terrace sim`, with ten thousand units' worth of
+/// samples.
 const PLAYS: f64 = (20u64 << 30) as f64;
 
-/// What is made here: a stream without any locality but which pages are popular, and one of a
-/// program, lookups in a tree whose inner nodes lie together.
+/// Names of the recordings that are made here: a stream without any locality but which pages are
+/// popular, and lookups in a tree. The tree's inner nodes lie together.
 const MADE: [&str; 2] = ["scattered", "btree"];
-/// Pages of these, as many as a small program has.
+/// Pages of a recording that is made here, as many as a small program has.
 const PAGES: u32 = 65_536;
 
-/// Under the first policy; a row for each.
+/// Measures all recordings under the first policy; returns a row for each.
 pub fn run(options: &Options) -> anyhow::Result<Vec<Value>> {
     let policy = options.policies.first().context("a policy")?;
     println!(
@@ -97,7 +99,7 @@ fn row(path: &PathBuf, policy: &str, options: &Options) -> anyhow::Result<Value>
     }))
 }
 
-/// As `terrace sim` has it for a recording, with a quarter of the pages fast.
+/// A simulation such as `terrace sim` makes for a recording, with a quarter of the pages fast.
 fn simulation(units: u32, policy: &str) -> anyhow::Result<Simulation> {
     let machine = Machine::preset("optane").context("no such machine")?;
     let settings = Settings {
@@ -123,7 +125,7 @@ fn from_file(path: &Path, policy: &str, records: usize, ahead: bool) -> anyhow::
     Ok(rate)
 }
 
-/// The file alone.
+/// Decodes the file alone. Returns records a second.
 fn decode(path: &Path, all: &[Access]) -> anyhow::Result<f64> {
     let begun = Instant::now();
     let mut source = Recorded::open(path, PAGE)?;

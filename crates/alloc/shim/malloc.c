@@ -1,10 +1,12 @@
 /*
- * The malloc family's entry points and the one thread-local variable: in C, because stable Rust cannot place a variable in the
- * initial-exec TLS model, without which a first access could itself call malloc.
+ * The malloc family's entry points and the one thread-local variable. They are in C, because stable
+ * Rust cannot place a variable in the initial-exec TLS model. Without that, a first access could
+ * itself call malloc.
  *
- * A thread allocates from managed memory (jemalloc arenas over a zone) unless it is one of ours, or is inside code of ours
- * (`depth`): then from the unmanaged allocator. Every pointer tells by its address where it came from.
- * The names here begin with terrace_; the runtime exports them under their public names.
+ * A thread allocates from managed memory (jemalloc arenas over a zone), unless it is one of ours,
+ * or is inside code of ours (`depth`). Then it allocates from the unmanaged allocator. The address
+ * of a pointer tells where it came from. The names here begin with terrace_; the runtime exports
+ * them under their public names.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -41,8 +43,9 @@ int _rjem_mallctlbymib(const size_t *, size_t, void *, size_t *, void *, size_t)
 void _rjem_malloc_stats_print(void (*)(void *, const char *), void *, const char *);
 
 /*
- * Where a call came from: what it returns to, its stack pointer before the call, the frame pointer register. The public names, which jump here,
- * put these behind the call's own arguments, of which there are at most three.
+ * Where a call came from: its return address, its stack pointer before the call, the frame pointer
+ * register. The public names, which jump here, put these behind the call's own arguments, of which
+ * there are at most three.
  */
 #define CALLER uintptr_t return_address, uintptr_t frame, uintptr_t frame_pointer
 #define THE_CALLER return_address, frame, frame_pointer
@@ -75,13 +78,19 @@ void terrace_not_allocated(const void *);
 size_t terrace_placed_usable(const void *);
 _Bool terrace_placed_resize(void *, size_t);
 
-/* Zone 0, in which all but the odd one of jemalloc's objects lie; set before the first of them is handed out. */
+/*
+ * Zone 0, in which all but a few of jemalloc's objects lie. Set before the first of them is handed
+ * out.
+ */
 uintptr_t terrace_heap_start;
 uintptr_t terrace_heap_len;
-/* The zones of groups; set before the first object of theirs is handed out. All that lies there is a grouped object. */
+/*
+ * The zones of groups; set before the first object of theirs is handed out. Every object that lies
+ * there is a grouped one.
+ */
 uintptr_t terrace_grouped_start;
 uintptr_t terrace_grouped_len;
-/* The zones of placed objects; likewise. */
+/* The zones of placed objects; set before the first object of theirs is handed out. */
 uintptr_t terrace_placed_start;
 uintptr_t terrace_placed_len;
 /* The unmanaged allocator's address range; set before its first allocation is handed out. */
@@ -90,27 +99,31 @@ uintptr_t terrace_unmanaged_len;
 /* Set when terrace_poll has something to do (calls.rs). Here it is only loaded. */
 unsigned terrace_pending;
 #define pending() __atomic_load_n(&terrace_pending, __ATOMIC_RELAXED)
-/* Whether it is kept who allocated what is too large to be grouped. */
+/* Whether the allocation sites of objects too large to be grouped are recorded. */
 int terrace_watching;
 
 /*
- * narenas:1               of its own; threads use ours, and each new one would have it make another
- * oversize_threshold:0    very large allocations stay in our arenas too (see LARGE)
- * metadata_thp:disabled   metadata is small and must not round up to 2 MiB
- * dirty_decay_ms:1000     what is free for a second goes back to the system (see tidy_soon): it would be compressed as if it were data
- * slab_sizes              four pages where jemalloc has one or two: each slab costs 128 bytes that are never evicted (for objects of 1 KiB, 3 %)
- * muzzy_decay_ms:0        freed pages are discarded for good: lazily freed ones would be compressed as if they were data
+ * narenas:1               jemalloc's own. Threads use ours, and each new one would have it make
+ *                         another.
+ * oversize_threshold:0    Very large allocations stay in our arenas too (see LARGE).
+ * metadata_thp:disabled   Metadata is small and must not round up to 2 MiB.
+ * dirty_decay_ms:1000     What is free for a second goes back to the system (see tidy_soon). It
+ *                         would be compressed as if it were data.
+ * slab_sizes              Four pages where jemalloc has one or two: each slab costs 128 bytes that
+ *                         are never evicted (for objects of 1 KiB, 3 %).
+ * muzzy_decay_ms:0        Freed pages are discarded for good. Lazily freed ones would be
+ *                         compressed as if they were data.
  */
 const char *_rjem_malloc_conf =
     "narenas:1,oversize_threshold:0,metadata_thp:disabled,dirty_decay_ms:1000,slab_sizes:512-512:4|1024-1024:4|2048-2048:4,muzzy_decay_ms:0,retain:true,percpu_arena:disabled";
 
 /*
- * From this size on, jemalloc's own threshold, allocations have an arena of their own, which gives what is freed back at once: a table that
- * grows would leave all its former selves behind.
+ * From this size on (jemalloc's own threshold), allocations have an arena of their own. It gives
+ * freed memory back at once: otherwise a table that grows would leave all its former copies behind.
  */
 #define LARGE ((size_t)8 << 20)
 #define ZERO 0x40 /* MALLOCX_ZERO */
-/* Below this size threads have free blocks of their own at hand, mostly. */
+/* Below this size, bytes, threads mostly have free blocks of their own at hand. */
 #define SMALL ((size_t)32 << 10)
 
 /* A kind of placement (placement/mod.rs). */
@@ -120,7 +133,7 @@ const char *_rjem_malloc_conf =
 #define GROUPED_MAX ((size_t)3584)
 
 struct thread {
-    unsigned char fast;  /* bound, depth == 0, and nothing is grouped; the exported malloc looks at it too */
+    unsigned char fast;  /* bound, depth == 0, nothing grouped; the exported malloc reads it too */
     unsigned char bound; /* jemalloc knows which arena this thread uses */
     unsigned short depth;
     struct cache *cache;
@@ -128,10 +141,13 @@ struct thread {
 };
 __thread struct thread terrace_self __attribute__((tls_model("initial-exec")));
 #define self terrace_self
-/* The kernel's struct rseq, for C libraries that have none of their own (os/src/task.rs): its second word is the thread's CPU. */
+/*
+ * The kernel's struct rseq, for C libraries that have none of their own (os/src/task.rs). Its
+ * second word is the thread's CPU.
+ */
 static __thread uint32_t rseq_area[8] __attribute__((tls_model("initial-exec"), aligned(32))) = {0, (uint32_t)-1};
 uint32_t *terrace_rseq_area(void) { return rseq_area; }
-/* Whether threads get caches, and the key by which a thread's is ended. */
+/* Whether threads get caches; and (next) the key whose destructor ends a thread's cache. */
 static int grouping;
 static pthread_key_t cache_key;
 
@@ -149,7 +165,8 @@ void terrace_leave_internal(void) {
 }
 
 /*
- * With TERRACE_ALLOCATOR=system the program keeps its own allocator: all calls but those of ours are passed on to the definitions behind these.
+ * With TERRACE_ALLOCATOR=system the program keeps its own allocator. All calls but those of ours
+ * are passed on to the definitions behind these.
  */
 static int passing;
 static struct {
@@ -176,7 +193,10 @@ static struct {
     int (*mallctlbymib)(const size_t *, size_t, void *, size_t *, void *, size_t);
     void (*malloc_stats_print)(void (*)(void *, const char *), void *, const char *);
 } next;
-/* In the order of the structure. Those from mallocx on are there only where the program brings jemalloc. */
+/*
+ * In the order of the structure. The names from mallocx on exist only where the program brings
+ * jemalloc.
+ */
 static const char *const next_names[] = {
     "malloc", "calloc", "realloc", "free", "posix_memalign", "memalign", "malloc_usable_size",
     "malloc_trim", "mallopt", "malloc_stats", "mallinfo", "mallinfo2",
@@ -186,8 +206,8 @@ static const char *const next_names[] = {
 _Static_assert(sizeof(next) == sizeof(next_names), "a name for each function");
 
 /*
- * Decided once, at the first allocation of all. The environment is read where the kernel has put it, on the stack: the C library may not be
- * ready to say.
+ * Decides once, at the first allocation of all. The environment is read where the kernel has put
+ * it, on the stack: the C library may not be ready to look it up.
  */
 extern void *__libc_stack_end;
 static void decide(void) {
@@ -195,7 +215,8 @@ static void decide(void) {
     if (decided)
         return;
     decided = 1;
-    char **word = (char **)__libc_stack_end + 1; /* after argc: the arguments, NULL, the environment, NULL */
+    /* After argc: the arguments, NULL, the environment, NULL. */
+    char **word = (char **)__libc_stack_end + 1;
     while (*word)
         word++;
     const char *allocator = NULL;
@@ -204,11 +225,14 @@ static void decide(void) {
             allocator = *word + 18;
     if (!allocator)
         return;
-    /* What the kernel tells follows: a program with rights that its caller has not takes no orders from it. */
+    /*
+     * What the kernel tells follows. A program with more rights than its caller takes no orders
+     * from the environment.
+     */
     for (const ElfW(auxv_t) *told = (const void *)(word + 1); told->a_type != AT_NULL; told++)
         if (told->a_type == AT_SECURE && told->a_un.a_val)
             return;
-    /* As the settings are read: with spaces around it, if somebody likes that. */
+    /* Read as the other settings are: spaces around the value are allowed. */
     allocator += strspn(allocator, " \t");
     size_t len = strlen("system");
     if (strncmp(allocator, "system", len) || allocator[len + strspn(allocator + len, " \t")])
@@ -235,12 +259,13 @@ static int is_placed(const void *p) {
     return (uintptr_t)p - terrace_placed_start < terrace_placed_len;
 }
 
-/* Whether it is not jemalloc's, nor that of the program's own allocator. */
+/* Whether the object is neither jemalloc's nor that of the program's own allocator. */
 static int is_ours(const void *p) { return unlikely(unmanaged(p) || is_grouped(p) || is_placed(p)); }
 
 /*
- * Whether nobody has allocated what is none of ours and not passed on. What lies in zone 0 is taken for jemalloc's; outside of it, where jemalloc has only the odd object, jemalloc is asked, under a
- * lock of its own: freed, a foreign address would be handed out by a later malloc.
+ * Whether a pointer that is none of ours, and is not passed on, was never allocated. An address in
+ * zone 0 is taken for jemalloc's. Outside of it, where jemalloc has only a few objects, jemalloc is
+ * asked, under a lock of its own. If a foreign address were freed, a later malloc would return it.
  */
 static inline int is_nobodys(void *p) {
     if (likely((uintptr_t)p - terrace_heap_start < terrace_heap_len || !terrace_heap_len))
@@ -250,7 +275,7 @@ static inline int is_nobodys(void *p) {
     return _rjem_mallctl("arenas.lookup", &arena, &len, &p, sizeof(p)) != 0;
 }
 
-/* When a thread ends. What it allocates after this is not grouped. */
+/* Ends the cache when a thread ends. What the thread allocates after this is not grouped. */
 static void end_cache(void *cache) {
     terrace_enter_internal();
     self.cache = NULL;
@@ -260,7 +285,7 @@ static void end_cache(void *cache) {
 
 static void make_cache(void) {
     struct cache *cache = terrace_cache_create();
-    /* Without that it would not be known when it ends. */
+    /* Without a value of the key, the end of the thread would not be noticed. */
     if (cache && pthread_setspecific(cache_key, cache)) {
         terrace_cache_end(cache);
         cache = NULL;
@@ -268,7 +293,7 @@ static void make_cache(void) {
     self.cache = cache;
 }
 
-/* This thread and all that have not allocated yet group their objects from now on. */
+/* Makes this thread, and all that have not allocated yet, group their objects from now on. */
 void terrace_group_threads(void) {
     if (pthread_key_create(&cache_key, end_cache))
         return;
@@ -277,7 +302,7 @@ void terrace_group_threads(void) {
         make_cache();
 }
 
-/* Whether this thread allocates managed memory; gets it ready to. Keeps errno. */
+/* Whether this thread allocates managed memory; prepares it for that. Keeps errno. */
 static __attribute__((noinline)) int ready_slow(void) {
     if (self.depth)
         return 0;
@@ -303,23 +328,23 @@ static inline void *grouped(size_t size, CALLER) {
     return size <= GROUPED_MAX && self.grouped ? terrace_grouped_malloc(size, THE_CALLER, self.grouped) : NULL;
 }
 
-/* jemalloc's object, which is not grouped. */
+/* Records a new object of jemalloc's, which is not grouped. */
 static inline void *born(void *p, CALLER) {
     if (unlikely(terrace_watching) && p && self.grouped)
         terrace_large_born(p, _rjem_malloc_usable_size(p), THE_CALLER, self.grouped);
     return p;
 }
 
-/* It is about to be freed or moved. Its site. */
+/* Forgets an object that is about to be freed or moved. Returns its site. */
 static inline uint16_t dies(void *p) { return unlikely(terrace_watching) ? terrace_large_dies(p) : 0; }
 
-/* It was not. */
+/* Records an object again that was not freed or moved after all. */
 static inline void lives(void *p, uint16_t site) {
     if (unlikely(site))
         terrace_large_lives(p, _rjem_malloc_usable_size(p), site);
 }
 
-/* What became of `from`: it is at `to` now, or, if that is NULL, where it was. */
+/* Records the result of moving `from`: it is at `to` now, or still in place if that is NULL. */
 static inline void *moved(void *from, void *to, uint16_t site, CALLER) {
     if (!to)
         lives(from, site);
@@ -336,7 +361,7 @@ static __attribute__((noinline)) void poll_slow(void (*poll)(void)) {
     errno = saved;
 }
 
-/* After an allocation, when no lock is held: what the allocation gave reason for. */
+/* Ends an allocation, when no lock is held: does what was asked for meanwhile. */
 static inline void *done(void *p) {
     if (unlikely(pending()))
         poll_slow(terrace_poll);
@@ -353,7 +378,10 @@ static void *own(size_t size, size_t align, int zero) {
     return p ? p : no_memory();
 }
 
-/* The flags name the arena; 0: there is none, the thread's serves. */
+/*
+ * Allocates from the large arena. The flags name the arena; if they are 0 there is none, and the
+ * thread's own is used.
+ */
 static __attribute__((noinline)) int large_flags(void) {
     int saved = errno;
     terrace_enter_internal();
@@ -389,7 +417,10 @@ static __attribute__((noinline)) void *grouped_or_slow(size_t size, CALLER) {
     return likely(p != NULL) ? p : malloc_slow(size, THE_CALLER);
 }
 
-/* What a small allocation gives reason for has time until the next one: so this is one jump, and nothing is saved for what comes after it. */
+/*
+ * For a small allocation, pending requests have time until the next one. So this is one jump, and
+ * nothing is saved for what comes after it.
+ */
 static inline void *allocate(size_t size, CALLER) {
     return likely(!pending() && size < SMALL && self.fast) ? _rjem_malloc(size) : grouped_or_slow(size, THE_CALLER);
 }
@@ -454,7 +485,10 @@ static size_t usable_size(void *p) {
     return unlikely(is_nobodys(p)) ? 0 : _rjem_malloc_usable_size(p);
 }
 
-/* To what was allocated for it (or was not), by another allocator or of another class. */
+/*
+ * Moves an object to memory allocated for it (NULL if there is none), by another allocator or of
+ * another class.
+ */
 static void *move(void *p, void *to, size_t size) {
     if (to) {
         size_t old = usable_size(p);
@@ -570,8 +604,9 @@ void *terrace_pvalloc(size_t size, TWO_MORE, CALLER) {
 }
 
 /*
- * An executable may bring a malloc and free of its own, which come before ours: then what mnalloc returns has to be theirs, and there are no arenas. 1: it does; -1: it does not. Asked
- * without a lock in hand: the loader has its own.
+ * Whether the executable brings a malloc and free of its own, which come before ours. Then what
+ * mnalloc returns has to be theirs, and there are no arenas. `known`: 1 if it does, -1 if not.
+ * Called without a lock in hand: the loader has its own.
  */
 int terrace_brings_malloc(void) {
     static int known;
@@ -586,8 +621,8 @@ int terrace_brings_malloc(void) {
 }
 
 /*
- * mnalloc of terrace.h. Where a placement means nothing (it is the default one, nothing that was placed is there, its arena is gone, memory is out), malloc
- * decides.
+ * mnalloc of terrace.h. malloc decides where a placement means nothing: it is the default one,
+ * nothing that was placed is there, its arena is gone, or memory is out.
  */
 void *terrace_mnalloc(size_t size, uintptr_t kind, uintptr_t what, CALLER) {
     if (unlikely(terrace_brings_malloc())) {
@@ -622,15 +657,17 @@ void *terrace_mnalloc_aligned(size_t align, size_t size, uintptr_t kind, uintptr
 
 size_t terrace_malloc_usable_size(void *p) { return usable_size(p); }
 
-/* The same for the interposed mmap, which signal handlers call too: no more than is safe there. */
+/*
+ * Does the same for the interposed mmap, which signal handlers call too: only what is safe there.
+ */
 void terrace_after_mapping(void) {
     if (unlikely(pending()))
         poll_slow(terrace_poll_start);
 }
 
 /*
- * jemalloc's own interface, for programs that bring jemalloc. All of it or none: half would mix two allocators. What names an arena or a cache
- * is not grouped.
+ * jemalloc's own interface, for programs that bring jemalloc. It has all of it, as half would mix
+ * two allocators. Allocations that name an arena or a cache are not grouped.
  */
 #define ALIGN_OF(flags) ((size_t)1 << ((flags)&0x3f))
 #define ALIGN_AND_ZERO 0x7f
@@ -640,7 +677,7 @@ void terrace_after_mapping(void) {
     if (unlikely(passing) && next.name)  \
         return next.name(__VA_ARGS__)
 
-/* The same for an object, unless that is ours. */
+/* Passes a call about an object to the program's jemalloc, unless the object is ours. */
 #define PASS_OBJECT(name, p, ...)                       \
     if (unlikely(passing) && next.name && !is_ours(p)) \
         return next.name(p, __VA_ARGS__)
@@ -657,7 +694,8 @@ void *terrace_mallocx(size_t size, int flags, ONE_MORE, CALLER) {
     }
     void *p = flags & ~ALIGN_AND_ZERO ? NULL : grouped_aligned(size, ALIGN_OF(flags), THE_CALLER);
     if (p)
-        return done(flags & ZERO ? memset(p, 0, usable_size(p)) : p); /* all of it: rallocx goes by that */
+        /* All of it: rallocx goes by that. */
+        return done(flags & ZERO ? memset(p, 0, usable_size(p)) : p);
     return done(born(_rjem_mallocx(size, flags), THE_CALLER));
 }
 void *terrace_rallocx(void *p, size_t size, int flags, CALLER) {
@@ -720,7 +758,7 @@ int terrace_mallctlbymib(const size_t *mib, size_t len, void *old, size_t *old_l
     PASS(mallctlbymib, mib, len, old, old_len, new, new_len);
     return passing ? ENOENT : _rjem_mallctlbymib(mib, len, old, old_len, new, new_len);
 }
-/* Text to number 2, whatever that is: where the program asked for it. */
+/* Writes text to descriptor 2, whatever that is: where the program asked for it. */
 void terrace_write_error(void *opaque, const char *text) {
     (void)opaque;
     ssize_t written = write(2, text, strlen(text));
@@ -740,8 +778,8 @@ void *terrace_next_mallinfo(void) { return passing ? next.mallinfo : NULL; }
 void *terrace_next_mallinfo2(void) { return passing ? next.mallinfo2 : NULL; }
 
 /*
- * C++ operator new. When memory is out, the C++ library's own operator takes over: it calls the new-handler and throws,
- * which C cannot.
+ * C++ operator new. When memory is out, the C++ library's own operator takes over. It calls the
+ * new-handler and throws, which C cannot.
  */
 #define FALL_BACK(name, type, ...)                           \
     __typeof__(type) real = (type)dlsym(RTLD_NEXT, name);    \

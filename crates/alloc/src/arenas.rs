@@ -1,8 +1,8 @@
 //! jemalloc arenas whose extents come from a zone.
 //!
-//! Their metadata does not (`metadata_use_hooks` off): freeing an object never touches its page, so
-//! it never brings an evicted one back. Each thread is bound to one arena; the automatic thread
-//! cache then holds that zone's objects only.
+//! The metadata of these arenas comes from elsewhere (`metadata_use_hooks` off). So freeing an
+//! object never touches its page, and never restores an evicted one. Each thread is bound to one
+//! arena. The automatic thread cache then holds that zone's objects only.
 
 use crate::grouped::slabs;
 use crate::{placement, zone};
@@ -115,7 +115,7 @@ extern "C" fn hook_merge(
 /// Arenas a CPU: jemalloc's own default.
 const ARENAS_PER_CPU: usize = 4;
 const ARENAS_MAX: usize = 64;
-/// Extents that grow beyond this make room in too large steps.
+/// Extents that grow beyond this size, in bytes, make room in too large steps.
 const GROW_LIMIT: usize = 8 << 20;
 
 /// Arena numbers by slot. Changed without a lock: a lock held here while jemalloc takes its own
@@ -126,9 +126,10 @@ const NONE: u32 = 0;
 const BEING_MADE: u32 = u32::MAX;
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
-/// For a thread's first allocation: binds it to an arena of zone 0; makes the arena if need be. Has
-/// the kernel tell the thread's CPU where the C library does not. Always succeeds:
-/// without address space for a zone the thread uses jemalloc's own arenas, which are not managed.
+/// Binds a thread to an arena of zone 0 at its first allocation, and makes the arena if need be.
+/// Registers an rseq area where the C library does not, so that the kernel tells the thread's CPU.
+/// Always succeeds: without address space for a zone the thread uses jemalloc's own arenas, which
+/// are not managed.
 #[unsafe(no_mangle)]
 extern "C" fn terrace_bind_thread() -> i32 {
     sys::register_rseq();
@@ -151,7 +152,7 @@ fn arena_for_thread() -> Option<u32> {
             slot.store(number.unwrap_or(NONE), Release);
             number
         }
-        // Another thread is making it, perhaps one that a fork left behind: share the first arena,
+        // Another thread is making it, perhaps one that a fork left behind. Share the first arena,
         // or make one that no other thread will use.
         Err(BEING_MADE) => match NUMBERS[0].load(Acquire) {
             NONE | BEING_MADE => create_arena(),
@@ -164,8 +165,8 @@ fn arena_for_thread() -> Option<u32> {
 /// The arena for allocations of LARGE and more (see `shim/malloc.c`).
 static LARGE: AtomicU32 = AtomicU32::new(NONE);
 
-/// `MALLOCX_ARENA` of it and `MALLOCX_TCACHE_NONE`; 0 if there is none, or another thread is making
-/// it.
+/// `MALLOCX_ARENA` of the arena in `LARGE`, and `MALLOCX_TCACHE_NONE`. 0 if there is none, or
+/// another thread is making it.
 #[unsafe(no_mangle)]
 extern "C" fn terrace_large_flags() -> i32 {
     let number = match LARGE.load(Acquire) {
@@ -233,10 +234,10 @@ fn read_control<T: Default>(name: &CStr) -> T {
     value
 }
 
-/// Gives free pages of all arenas back to the system, as `malloc_trim` does. True if asked of at
-/// least one arena.
+/// Gives free pages of all arenas back to the system, as `malloc_trim` does. Returns whether at
+/// least one arena was asked to.
 pub fn purge() -> bool {
-    // What is empty now, too.
+    // Also what the first pass leaves empty.
     for _ in 0..2 {
         slabs::tidy();
         placement::tidy();
@@ -268,11 +269,11 @@ fn do_control(name: &CStr) -> bool {
 /// What `mallinfo2` can tell, in bytes.
 #[derive(Default, Clone, Copy, Debug)]
 pub struct Usage {
-    /// Mapped from the system and not returned.
+    /// Bytes mapped from the system and not returned.
     pub mapped: usize,
-    /// In pages that hold live objects.
+    /// Bytes of pages that hold live objects.
     pub active: usize,
-    /// In live objects.
+    /// Bytes of live objects.
     pub allocated: usize,
 }
 

@@ -1,4 +1,4 @@
-//! What is to be done soon by a thread that allocates, at a point where it holds no lock.
+//! What a thread that allocates is to do soon, at a point where it holds no lock.
 //!
 //! A thread that asks sets a bit of `wanted`, then the flag that every allocation looks at. A
 //! thread that finds the flag clears it, then takes the bits. The order holds on any machine,
@@ -26,7 +26,7 @@ pub fn ask(words: &impl Words, bits: u32) {
     words.flag(Release);
 }
 
-/// What was asked for, for a thread that found the flag set.
+/// Takes what was asked for, in a thread that found the flag set.
 pub fn answer(words: &impl Words) -> u32 {
     words.clear(AcqRel);
     words.take(AcqRel)
@@ -36,7 +36,7 @@ pub fn answer(words: &impl Words) -> u32 {
 pub struct Memory {
     /// What is asked for.
     pub wanted: &'static AtomicU32,
-    /// Whether anything is.
+    /// Whether anything is asked for.
     pub flag: &'static AtomicU32,
 }
 
@@ -70,7 +70,7 @@ mod tests {
         Or(u32),
         Exchange(u32),
         Store(u32),
-        /// The rest of its thread happens only if this loads what is not 0.
+        /// The rest of the thread's steps happen only if this loads a value other than 0.
         IfSet,
     }
 
@@ -81,7 +81,7 @@ mod tests {
         order: Ordering,
     }
 
-    /// Writes down what the code under test does.
+    /// Records what the code under test does.
     #[derive(Default)]
     struct Recorder(RefCell<Vec<Step>>);
 
@@ -113,9 +113,10 @@ mod tests {
     #[derive(Clone)]
     struct Message {
         value: u32,
-        /// What a thread knows from then on if it reads the message with acquire.
+        /// What a thread knows once it reads the message with acquire.
         released: View,
-        /// An exchange has read it: its own message comes next, and nothing between.
+        /// An exchange has read the message: the exchange's own message comes next, and none
+        /// between.
         followed: bool,
     }
 
@@ -185,7 +186,7 @@ mod tests {
             self.messages[message].released = released;
         }
 
-        /// Everything that may come of a step.
+        /// All machines that a step may lead to.
         fn outcomes(&self, thread: usize, step: Step, steps: usize) -> Vec<Machine> {
             let order = &self.order[step.word];
             let known = self.place(step.word, self.views[thread][step.word]);
@@ -237,8 +238,8 @@ mod tests {
         }
     }
 
-    /// Counts the ways in which all can go, and those after which something is wanted and no flag
-    /// says so.
+    /// Counts the orders in which all steps can happen, and those after which something is wanted
+    /// but the flag is clear.
     fn explore(machine: Machine, threads: &[Vec<Step>], ways: &mut (u64, u64)) {
         let mut ended = true;
         for (thread, steps) in threads.iter().enumerate() {
@@ -260,7 +261,7 @@ mod tests {
         recorder.0.into_inner()
     }
 
-    /// A thread that allocates: it loads the flag without order.
+    /// A thread that allocates: it loads the flag with relaxed order.
     fn allocating(mut answer: Vec<Step>) -> Vec<Step> {
         answer.insert(0, Step { word: FLAG, change: Change::IfSet, order: Relaxed });
         answer

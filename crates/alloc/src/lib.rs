@@ -1,12 +1,15 @@
 //! Which objects share pages: the malloc family over zones.
 //!
-//! `shim/malloc.c` has the entry points; [`arenas`] the jemalloc arenas behind them; [`zone`] the
-//! address ranges behind those; [`unmanaged`] the allocator for everything that must never be
-//! evicted.
+//! `shim/malloc.c` has the entry points, [`arenas`] the jemalloc arenas behind them, and [`zone`]
+//! the address ranges behind those. [`unmanaged`] is the allocator for everything that must never
+//! be evicted.
 //!
-//! With [`grouped`] objects below a page are placed by their calling context: the crate `context`
-//! tells that, [`sites`] has each context's zone, [`watch`] what they hold and how hot that is,
-//! [`magazines`] each thread's free objects, [`slabs`] the pages.
+//! With [`grouped`] objects below a page are placed by their calling context:
+//! - the crate `context` identifies that;
+//! - [`sites`] has each context's zone;
+//! - [`watch`] tracks what they hold and how hot that is;
+//! - [`magazines`] has each thread's free objects;
+//! - [`slabs`] has the pages.
 //!
 //! What the program places itself (`mnalloc`) is [`placement`]'s.
 
@@ -29,27 +32,28 @@ unsafe extern "C" {
     fn terrace_rseq_area() -> *mut sys::RseqArea;
 }
 
-/// From now on this thread allocates unmanaged memory, until as many calls of [`leave_internal`].
+/// Makes this thread allocate unmanaged memory, until as many calls of [`leave_internal`].
 pub fn enter_internal() {
     // SAFETY: touches a variable of this thread only.
     unsafe { terrace_enter_internal() }
 }
 
-/// See [`enter_internal`].
+/// Undoes one call of [`enter_internal`].
 pub fn leave_internal() {
     // SAFETY: as above.
     unsafe { terrace_leave_internal() }
 }
 
-/// Has the kernel tell the CPU of the calling thread, and of each that allocates for the first time
-/// from now on, where the C library does not (before glibc 2.35).
+/// Registers rseq areas where the C library does not (before glibc 2.35), so that the kernel tells
+/// a thread's CPU. It serves the calling thread, and each that allocates for the first time from
+/// now on.
 pub fn begin_rseq() {
     // SAFETY: a variable of the shim's of the initial-exec model, which is at one offset from all
-    // thread pointers, with the contents that are asked for.
+    // thread pointers. It has the contents that are asked for.
     unsafe { sys::begin_rseq(terrace_rseq_area()) };
 }
 
-/// What is asked for: bits of `WANTED`.
+/// Bits of `WANTED`: what a thread is asked to do.
 const START: u32 = 1;
 const TIDY: u32 = 2;
 static WANTED: AtomicU32 = AtomicU32::new(0);
@@ -60,23 +64,26 @@ fn words() -> Memory {
     Memory { wanted: &WANTED, flag: unsafe { &terrace_pending } }
 }
 
-/// For the interposed `mmap`, when it is done: what [`call_soon`] asked for, if this is no signal
-/// handler. A handler may have interrupted the thread that holds the locks needed for it; and what
-/// [`tidy_soon`] asked for is for `malloc` alone, which no handler may call.
+/// Does what [`call_soon`] asked for. The interposed `mmap` calls this when it is done.
+///
+/// Does nothing in a signal handler, which may have interrupted the thread that holds the locks
+/// needed for it. What [`tidy_soon`] asked for is left to `malloc`, which no handler may call.
 pub fn poll() {
     // SAFETY: holds no lock of ours, as `call_soon` promises to its `poll`.
     unsafe { terrace_after_mapping() }
 }
 
-/// Has the allocation under way (unless it is a small one), or the next of any thread, or a
-/// mapping, call `poll`, at a point where no lock of the allocator is held.
+/// Has a thread call `poll` soon, at a point where no lock of the allocator is held. That is the
+/// allocation under way (unless it is a small one), the next allocation of any thread, or a
+/// mapping.
 pub fn call_soon(poll: fn()) {
     POLL.store(poll as *mut (), Release);
     calls::ask(&words(), START);
 }
 
-/// Has a thread of the program give back what has been free for long enough: jemalloc itself looks
-/// only after so many allocations. None of ours may, because giving back can need them.
+/// Has a thread of the program give back what has been free for long enough. jemalloc itself checks
+/// only after a number of allocations. No thread of ours may do it, because giving back can need
+/// our threads.
 pub fn tidy_soon() {
     calls::ask(&words(), TIDY);
 }
@@ -92,7 +99,7 @@ extern "C" fn terrace_poll() {
     }
 }
 
-/// After a mapping.
+/// Does what is wanted after a mapping.
 #[unsafe(no_mangle)]
 extern "C" fn terrace_poll_start() {
     // The flag stays as it is: a thread that finds nothing wanted has lost nothing.

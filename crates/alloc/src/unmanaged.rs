@@ -15,15 +15,16 @@ unsafe extern "C" {
     static mut terrace_unmanaged_len: usize;
 }
 
-/// Addresses for it, tried in this order: not all address spaces have room for the first.
+/// Sizes of the address range, bytes, tried in this order: not all address spaces have room for the
+/// first.
 const RANGES: [usize; 3] = [64 << 30, 4 << 30, 256 << 20];
-/// So many of them are reserved from the start: see `terrace_os::space`.
+/// Bytes of the range that are reserved from the start: see `terrace_os::space`.
 const RESERVED: usize = 256 << 20;
 /// The range becomes usable in steps of this size.
 const STEP: usize = 1 << 20;
-/// So much more is made usable ahead of need: where the kernel gives no more (RLIMIT_DATA,
-/// overcommitment), our threads go on with this. They cannot do without: memory that Rust does not
-/// get ends the program. Enough for the metadata of 5 GiB, which such a program will not touch.
+/// Bytes made usable ahead of need. Where the kernel gives no more (RLIMIT_DATA, overcommitment),
+/// our threads go on with this. They cannot do without: memory that Rust does not get ends the
+/// program. It is enough for the metadata of 5 GiB, which such a program will not touch.
 const AHEAD: usize = 16 << 20;
 /// Before each block: its size and its distance from the start of what dlmalloc gave.
 const HEADER: usize = 16;
@@ -85,7 +86,7 @@ unsafe impl dlmalloc::Allocator for Space {
     }
 }
 
-/// Under the allocator's lock.
+/// Reserves the range. Called under the allocator's lock.
 fn reserve() -> bool {
     for len in RANGES {
         if let Ok(Span { start, reserved }) = Span::new(len, RESERVED) {

@@ -1,11 +1,11 @@
 //! Zones: large address ranges that hold the objects of one group of calling contexts (Jenga §4:
 //! "allocation regions").
 //!
-//! Zone 0 holds what is not grouped: everything, or what is large. The others lie side by side,
-//! those of groups and those of placed objects, so that an address tells whether it is in one of
-//! them. A zone hands out extents front to back and never takes address space back: the allocator
-//! that got them keeps what is freed and reuses it. Its memory becomes accessible in one growing
-//! prefix, which stays one mapping but where zone 0 passes over a mapping of the program's.
+//! Zone 0 holds what is not grouped: everything, or what is large. The zones of groups lie side by
+//! side, and so do those of placed objects. So an address tells whether it is in one of them. A
+//! zone hands out extents front to back and never takes address space back. The allocator that got
+//! them keeps what is freed and reuses it. A zone's memory becomes accessible in one growing
+//! prefix. That stays one mapping, except where zone 0 skips a mapping of the program's.
 
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::*};
 use terrace_os as sys;
@@ -18,32 +18,32 @@ use terrace_pager::{Expectation, Pager, locking};
 /// A zone's number.
 pub type ZoneId = u32;
 
-/// Zones of groups at most; their numbers begin at 1.
+/// Maximum number of zones of groups; their numbers begin at 1.
 pub const GROUPS_MAX: usize = 255;
 /// Zones of placed objects ([`crate::placement`]).
 pub const PLACED: [ZoneId; 3] =
     [GROUPS_MAX as ZoneId + 1, GROUPS_MAX as ZoneId + 2, GROUPS_MAX as ZoneId + 3];
-/// What programs are expected to do with the zones of placed objects, in the order of [`PLACED`].
+/// Expected use of the zones of placed objects, in the order of [`PLACED`].
 const EXPECTATIONS: [Option<Expectation>; PLACED.len()] =
     [None, Some(Expectation::Hot), Some(Expectation::Cold)];
 const ZONES: usize = 1 + GROUPS_MAX + PLACED.len();
-/// Addresses of zone 0, tried in this order.
+/// Sizes of zone 0's address range, bytes, tried in this order.
 const RANGES: [usize; 4] = [4 << 40, 256 << 30, 16 << 30, 1 << 30];
-/// So many of them are reserved from the start: see `terrace_os::space`. The rest is mapped as
+/// Bytes of zone 0 that are reserved from the start: see `terrace_os::space`. The rest is mapped as
 /// it is handed out.
 const RESERVED: usize = 256 << 20;
-/// Addresses of each other zone, tried in this order, of which none is reserved. One that is full
-/// leaves what comes then to zone 0.
+/// Sizes of each other zone's address range, bytes, tried in this order; none is reserved. When a
+/// zone is full, zone 0 serves what comes then.
 const GROUP_RANGES: [usize; 5] = [256 << 30, 64 << 30, 32 << 30, 4 << 30, 256 << 20];
 /// Bytes of address space that all zones but zone 0 take together, at most.
 const GROUPS_RANGE: usize = 16 << 40;
-/// Where the program has mapped something in zone 0's range, it goes on so much further.
+/// Where the program has mapped something in zone 0's range, it goes on this many bytes further.
 const SKIP: usize = 1 << 30;
 /// The accessible prefix grows in steps of this size, in zone 0 and in the others.
 const STEP: usize = 4 << 20;
 const GROUP_STEP: usize = 1 << 20;
 
-/// One zone. Valid when zeroed (and then empty).
+/// A zone. Valid when zeroed (and then empty).
 pub struct Zone {
     start: AtomicUsize,
     len: AtomicUsize,
@@ -55,7 +55,7 @@ pub struct Zone {
 struct Used {
     bytes: usize,
     accessible: usize,
-    /// No address space was to be had.
+    /// Whether no address space was to be had.
     refused: bool,
 }
 
@@ -67,10 +67,10 @@ static ZONE: [Zone; ZONES] = [const {
         used: Lock::new(Used { bytes: 0, accessible: 0, refused: false }),
     }
 }; ZONES];
-/// Zones of groups that there are. Their locks lie on many pages, which a fork that took them all
-/// would copy.
+/// Number of zones of groups. Their locks lie on many pages, which a fork that took them all would
+/// copy.
 static GROUPS: AtomicUsize = AtomicUsize::new(0);
-/// What that was when the fork under way took the locks; zone 0's guards it.
+/// Value of [`GROUPS`] when the fork under way took the locks; zone 0's lock guards it.
 static LOCKED: AtomicUsize = AtomicUsize::new(0);
 static PAGER: AtomicPtr<Pager> = AtomicPtr::new(std::ptr::null_mut());
 
@@ -86,7 +86,7 @@ unsafe extern "C" {
     static mut terrace_heap_len: usize;
 }
 
-/// All zones that there may be, but for those of groups that there are not; with their numbers.
+/// All zones, with their numbers, except those of groups beyond `groups`.
 fn all(groups: usize) -> impl DoubleEndedIterator<Item = (ZoneId, &'static Zone)> {
     ZONE.iter()
         .enumerate()
@@ -94,7 +94,7 @@ fn all(groups: usize) -> impl DoubleEndedIterator<Item = (ZoneId, &'static Zone)
         .filter(move |(id, _)| *id <= groups as ZoneId || PLACED.contains(id))
 }
 
-/// How a zone's memory is managed: of placed objects something may be expected.
+/// How a zone's memory is managed: placed objects may have an expected use.
 fn attributes(zone: ZoneId) -> Attributes {
     let placed = PLACED.iter().position(|placed| *placed == zone);
     Attributes {
@@ -104,8 +104,8 @@ fn attributes(zone: ZoneId) -> Attributes {
     }
 }
 
-/// Tells the pager of memory that a zone hands out. What is placed cold has its first tier below
-/// DRAM, if that is possible.
+/// Tells the pager of memory that a zone hands out. Objects placed as cold go to the first tier
+/// below DRAM, if that is possible.
 fn manage(pager: &Pager, zone: ZoneId, start: usize, len: usize) {
     let attributes = attributes(zone);
     if attributes.expected == Some(Expectation::Cold) {
@@ -124,7 +124,7 @@ pub fn attach(pager: &'static Pager) {
     PAGER.store(std::ptr::from_ref(pager).cast_mut(), Release);
 }
 
-/// Makes sure that zone 0 has address space; false if there is none to be had, which is said once.
+/// Makes sure that zone 0 has address space. False if there is none, which is reported once.
 pub fn open() -> bool {
     let zone = &ZONE[0];
     if zone.len.load(Acquire) > 0 {
@@ -155,13 +155,13 @@ pub fn open() -> bool {
     false
 }
 
-/// Zones of groups that there are.
+/// Number of zones of groups.
 pub fn groups() -> usize {
     GROUPS.load(Acquire)
 }
 
-/// Gives zones 1 to `count` address space side by side, once and for all; returns where that begins
-/// and how long each is. `None` if there is none to be had.
+/// Gives zones 1 to `count` address space side by side, once and for all. Returns where that begins
+/// and the length of each; `None` if there is none.
 pub fn open_groups(count: usize) -> Option<(usize, usize)> {
     debug_assert!(count <= GROUPS_MAX && groups() == 0, "once");
     let opened = open_side_by_side(&ZONE[1..=count])?;
@@ -169,8 +169,8 @@ pub fn open_groups(count: usize) -> Option<(usize, usize)> {
     Some(opened)
 }
 
-/// Gives the zones of placed objects address space side by side; returns where it begins and how
-/// long each is. `None` if there is none to be had.
+/// Gives the zones of placed objects address space side by side. Returns where it begins and the
+/// length of each; `None` if there is none.
 pub fn open_placed() -> Option<(usize, usize)> {
     open_side_by_side(&ZONE[PLACED[0] as usize..])
 }
@@ -220,7 +220,7 @@ pub fn extend(id: ZoneId, size: usize, align: usize) -> *mut u8 {
         let from = base + used.accessible;
         // SAFETY: a part of the zone's range, not opened yet.
         let open = |to: usize| unsafe { span.open(from, to - from) }.map(|()| to);
-        // Near a limit, no more than is needed.
+        // Near a limit, only what is needed.
         match open(end.next_multiple_of(step).min(limit))
             .or_else(|_| open(end.next_multiple_of(sys::PAGE)))
         {
@@ -265,7 +265,7 @@ pub fn lock_for_fork() {
     all(groups).skip(1).for_each(|(_, zone)| std::mem::forget(zone.used.lock()));
 }
 
-/// Opens them again, in parent and child.
+/// Opens the locks again after a fork, in parent and child.
 ///
 /// # Safety
 /// The calling thread (in the child: its parent's) called [`lock_for_fork`].

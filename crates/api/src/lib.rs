@@ -20,7 +20,7 @@ struct Function {
     found: AtomicUsize,
 }
 
-/// Not looked up yet; and looked up in vain.
+/// Values of [`Function`]'s address: not looked up yet, and looked up in vain.
 const UNKNOWN: usize = 0;
 const MISSING: usize = 1;
 
@@ -33,7 +33,7 @@ impl Function {
         Function { name, found: AtomicUsize::new(UNKNOWN) }
     }
 
-    /// Where it is, if Terrace is there.
+    /// Address of the function, if Terrace is there.
     fn address(&self) -> Option<usize> {
         let found = match self.found.load(Relaxed) {
             UNKNOWN => self.look_up(),
@@ -79,15 +79,15 @@ fn tell_of_misuse() {
 /// How memory will be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Advice {
-    /// As nothing is known of it; no longer pinned.
+    /// Nothing is known of how the range is used; it is no longer pinned.
     Normal = 0,
-    /// Often: it is brought back, and leaves last.
+    /// Used often: it is restored, and leaves last.
     Hot = 1,
-    /// Seldom: it leaves first.
+    /// Used seldom: it leaves first.
     Cold = 2,
-    /// Soon: as [`prefetch_at`].
+    /// Used soon: it is restored as by [`prefetch_at`].
     WillNeed = 3,
-    /// It is brought back, and does not leave at all.
+    /// Pinned: it is restored, and does not leave at all.
     Pin = 4,
 }
 
@@ -101,13 +101,13 @@ pub fn advise(pointer: *const u8, len: usize, advice: Advice) {
     }
 }
 
-/// Brings back what is out of the memory that `value` itself lies in (not of what it points to),
+/// Restores the evicted pages of the memory that `value` itself lies in (not of what it points to),
 /// before it returns.
 pub fn touch<T: ?Sized>(value: &T) {
     touch_at((&raw const *value).cast(), size_of_val(value));
 }
 
-/// Asks for the same and returns at once: as far as there is room.
+/// Asks to restore the pages that `value` itself lies in, as far as there is room. Returns at once.
 pub fn prefetch<T: ?Sized>(value: &T) {
     prefetch_at((&raw const *value).cast(), size_of_val(value));
 }
@@ -126,7 +126,7 @@ pub fn prefetch_at(pointer: *const u8, len: usize) {
 mod tests {
     use super::*;
 
-    /// The rest is in the end-to-end tests.
+    /// Calls do nothing without Terrace. The end-to-end tests have the rest.
     #[test]
     fn without_terrace_nothing_happens() {
         touch("text");

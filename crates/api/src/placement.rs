@@ -20,18 +20,18 @@ fn is_aligned(align: usize, size: usize) -> bool {
 /// Where an object is to lie. A hint: it never makes an allocation fail.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Placement {
-    /// Wherever `malloc` puts it.
+    /// Where `malloc` puts it.
     #[default]
     Default,
-    /// On the page of the object at this address, if that was placed and there is room, else on
-    /// another page of the same arena, if it is in one. Beside null: where something new
+    /// On the page of the object at this address, if that was placed and there is room. Else on
+    /// another page of the same arena, if the object is in one. Beside null: where something new
     /// begins, with room for more.
     NextTo(*const u8),
     /// With what is often used.
     Hot,
     /// With what is seldom used.
     Cold,
-    /// In this arena.
+    /// In the arena of this number.
     Arena(ArenaId),
 }
 
@@ -39,7 +39,7 @@ pub enum Placement {
 pub type ArenaId = u64;
 
 impl Placement {
-    /// As `terrace.h` has it: two words.
+    /// The two words that stand for it in `terrace.h`.
     fn words(self) -> (usize, usize) {
         match self {
             Placement::Default => (0, 0),
@@ -102,15 +102,15 @@ pub unsafe fn free(memory: *mut u8) {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ArenaFigures {
-    /// Objects.
+    /// Number of objects.
     pub objects: usize,
-    /// Their bytes, as rounded up.
+    /// Bytes of the objects, as rounded up.
     pub bytes: usize,
-    /// Pages that they lie on, perhaps with others.
+    /// Pages that the objects lie on, perhaps with others.
     pub pages: usize,
 }
 
-/// What is to lie together: memory for all that borrows it, freed as a whole when it is dropped. It
+/// An arena: memory for objects that are to lie together, freed as a whole when it is dropped. It
 /// takes 48 bytes in Terrace, and no page of its own.
 ///
 /// `&Arena` is an allocator for collections (feature `allocator-api2`). Without Terrace it
@@ -121,7 +121,7 @@ pub struct Arena {
 }
 
 impl Arena {
-    /// A new one, with what is [hot](Placement::Hot), [cold](Placement::Cold), as some object is,
+    /// A new arena, with what is [hot](Placement::Hot), [cold](Placement::Cold), as some object is,
     /// or neither.
     pub fn new(placement: Placement) -> Arena {
         let (kind, what) = placement.words();
@@ -135,12 +135,12 @@ impl Arena {
         Arena { id }
     }
 
-    /// Its number; 0 without Terrace.
+    /// Number of the arena; 0 without Terrace.
     pub fn id(&self) -> ArenaId {
         self.id
     }
 
-    /// Memory in it: until this is dropped, or until [`free`].
+    /// Memory in the arena: until the arena is dropped, or until [`free`].
     pub fn alloc(&self, layout: Layout) -> *mut u8 {
         mnalloc(layout, self.placement())
     }
@@ -149,7 +149,7 @@ impl Arena {
         if self.id == 0 { Placement::Default } else { Placement::Arena(self.id) }
     }
 
-    /// How much it holds; nothing is known without Terrace.
+    /// How much the arena holds; `None` without Terrace.
     pub fn figures(&self) -> Option<ArenaFigures> {
         let address = QUERY.address().filter(|_| self.id != 0)?;
         // SAFETY: the library's function of this name has this signature.
@@ -163,7 +163,7 @@ impl Arena {
 impl Drop for Arena {
     fn drop(&mut self) {
         if let Some(address) = DESTROY.address().filter(|_| self.id != 0) {
-            // SAFETY: as above. Whoever allocated here borrowed it, and does no more.
+            // SAFETY: as above. Allocations borrowed this, and no borrow is left.
             let destroy: extern "C" fn(ArenaId) -> i32 = unsafe { std::mem::transmute(address) };
             destroy(self.id);
         }
@@ -180,11 +180,11 @@ impl At {
     /// With what is seldom used.
     pub const COLD: At = At(Placement::Cold);
 
-    /// Anywhere.
+    /// Places what it allocates anywhere.
     ///
     /// # Safety
     /// An arena takes what is in it along when it ends, also what was placed next to something in
-    /// it: that must not be used then.
+    /// it. That must not be used then.
     pub const unsafe fn new(placement: Placement) -> At {
         At(placement)
     }
@@ -316,12 +316,12 @@ pub fn cold<R>(f: impl FnOnce() -> R) -> R {
     unsafe { within(Placement::Cold, f) }
 }
 
-/// What `f` allocates with [`Global`] in this thread lies there.
+/// What `f` allocates with [`Global`] in this thread is placed by `placement`.
 ///
 /// # Safety
 /// As for [`At::new`].
 pub unsafe fn within<R>(placement: Placement, f: impl FnOnce() -> R) -> R {
-    /// Also when `f` panics.
+    /// The placement before `f`, which is put back when this is dropped, also when `f` panics.
     struct Before(Placement);
     impl Drop for Before {
         fn drop(&mut self) {

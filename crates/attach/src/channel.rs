@@ -1,5 +1,5 @@
-//! How `terrace detach` and `terrace status` speak to a keeper: a socket with a name that no file
-//! system has, of which nothing is left when the keeper ends.
+//! How `terrace detach` and `terrace status` speak to a keeper. It is a socket with a name that no
+//! file system has, of which nothing is left when the keeper ends.
 
 use anyhow::{Context, Result, bail};
 use std::io::{Read, Write};
@@ -15,13 +15,13 @@ fn address(pid: i32) -> std::io::Result<SocketAddr> {
     SocketAddr::from_abstract_name(format!("{PREFIX}{pid}"))
 }
 
-/// How long one that connects may take to ask.
+/// How long a client that connects may take to ask.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The keeper's end.
+/// The keeper's end of the channel.
 pub struct Channel {
     listener: UnixListener,
-    /// Those that have connected and not yet asked.
+    /// Clients that have connected and not yet asked, each with the time of that.
     silent: Vec<(UnixStream, Instant)>,
 }
 
@@ -32,13 +32,15 @@ pub struct Request {
 }
 
 impl Request {
-    /// Answers. The client may have gone.
+    /// Answers the request. The client may have gone.
     pub fn answer(&mut self, text: &str) {
         let _ = self.stream.write_all(text.as_bytes());
     }
 }
 
 impl Channel {
+    /// Opens the channel of a process's keeper.
+    ///
     /// # Errors
     /// If the process is attached to already.
     pub fn open(pid: i32) -> Result<Self> {
@@ -49,8 +51,9 @@ impl Channel {
         Ok(Channel { listener, silent: Vec::new() })
     }
 
-    /// Takes the channel over from a process that was killed, whose descriptors this one has too. A
-    /// client that one had accepted is told by the connection's end that no answer follows.
+    /// Takes the channel over from a process that was killed, whose descriptors this process has
+    /// too. A client that the killed process had accepted is told by the connection's end that no
+    /// answer follows.
     pub fn take_over(&mut self) {
         // Noted when this process was made: they may be other files by now, and are not closed.
         std::mem::forget(std::mem::take(&mut self.silent));
@@ -69,13 +72,13 @@ impl Channel {
         }
     }
 
-    /// What to wait for.
+    /// Descriptors to wait for.
     pub fn descriptors(&self) -> impl Iterator<Item = i32> {
         let silent = self.silent.iter().map(|(stream, _)| stream.as_raw_fd());
         silent.chain([self.listener.as_raw_fd()])
     }
 
-    /// A request of root, or of the keeper's own user. Does not wait.
+    /// Takes a request of root, or of the keeper's own user. Does not wait.
     pub fn next(&mut self) -> Option<Request> {
         while let Ok((stream, _)) = self.listener.accept() {
             if is_trusted(&stream) && stream.set_nonblocking(true).is_ok() {
@@ -127,7 +130,8 @@ fn is_trusted(stream: &UnixStream) -> bool {
     got == 0 && (peer.uid == 0 || peer.uid == unsafe { libc::geteuid() })
 }
 
-/// Asks a process's keeper; its answer. `None` if that takes longer than the asker waits.
+/// Asks a process's keeper, and returns the answer. `None` if that takes longer than the caller
+/// waits.
 ///
 /// # Errors
 /// If there is no keeper, or it answers with an error.

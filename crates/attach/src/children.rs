@@ -1,9 +1,9 @@
 //! Children that stay: each is attached to by itself. A limit of memory is for all of them together
-//! ([`crate::family`]), one that follows the time lost for each.
+//! ([`crate::family`]); a limit that follows the time lost is for each.
 //!
 //! A forked child is served by its parent's keeper from the fork on, so everything is restored to
 //! it first, and its userfaultfd is closed. A child that executes another program has new memory,
-//! of which nothing is evicted, and is attached to as any process is. One that ends or executes
+//! of which nothing is evicted, and is attached to as any process is. A child that ends or executes
 //! another program soon is left as it is.
 
 use crate::process;

@@ -15,7 +15,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::time::Duration;
 
-/// Attaches to a process, whose memory is to keep to a limit. What was done, in words.
+/// Attaches to a process, whose memory is to keep to a limit. Returns what was done, in words.
 ///
 /// # Errors
 /// Why that cannot be; nothing is changed then.
@@ -38,7 +38,8 @@ pub fn possible() -> Result<()> {
     refusals::check_ourselves()
 }
 
-/// Has the kernel's swap take memory of a process that is not entered. What was done, in words.
+/// Has the kernel's swap take memory of a process that is not entered. Returns what was done, in
+/// words.
 ///
 /// # Errors
 /// Why that cannot be; nothing is changed then.
@@ -88,7 +89,8 @@ impl Warned {
     }
 }
 
-/// Does something in a process of its own, which keeps a descriptor. What that says, once it has.
+/// Does something in a process of its own, which keeps a descriptor. Returns what that process
+/// says, once it has.
 fn in_the_background(kept: Option<i32>, act: impl FnOnce(Warned)) -> Result<String> {
     let mut ends = [0; 2];
     // SAFETY: the array has room for both ends.
@@ -142,26 +144,27 @@ fn keep(pid: i32, limit: Limit, family: Family, said: Warned) {
     }
 }
 
-/// Attaches to a process that has executed another program, in place of this one, with the limit
-/// that holds now. All descriptors but the family's close with that.
+/// Attaches to a process that has executed another program, in place of this process, with the
+/// limit that holds now. All descriptors but the family's close with that.
 fn attach_again(pid: i32, keeper: &Keeper) {
     let Ok(family) = crate::sys::inherited(keeper.family.descriptor()) else { return };
     let Ok(mut command) = keeper.command_for(pid, family.as_raw_fd()) else { return };
     let report = keeper.limit.report.iter();
     command.args(report.flat_map(|file| [std::ffi::OsStr::new("--report"), file.as_os_str()]));
-    // Those of the program that it has left are not those of the end.
+    // The figures of the program that it has left are not those of the end.
     let _ = keeper.limit.report.iter().try_for_each(std::fs::remove_file);
     crate::sys::unblock_signals();
     // Where that cannot be, the program runs on as it is.
     let _ = command.exec();
 }
 
-/// A process of its own: no terminal, no directory, no signals of a terminal, many descriptors, and
-/// of those that the command had none but these: a pipe would not end, and a lock would stay.
+/// Makes this process one of its own: no terminal, no directory, no signals of a terminal, many
+/// descriptors. Of the command's descriptors it keeps none but these: otherwise a pipe would not
+/// end, and a lock would stay.
 fn leave_the_terminal(kept: impl Iterator<Item = i32>) {
     let mut kept: Vec<u32> = kept.map(|descriptor| descriptor as u32).collect();
     kept.sort_unstable();
-    // SAFETY: no memory is involved but structures that live until the calls are over; nothing that
+    // SAFETY: no memory is involved but structures that live until the calls are over. Nothing that
     // goes on in this process has one of the descriptors that are closed.
     unsafe {
         libc::setsid();
@@ -192,8 +195,8 @@ fn leave_the_terminal(kept: impl Iterator<Item = i32>) {
     let _ = std::fs::write("/proc/self/oom_score_adj", "-1000");
 }
 
-/// Detaches from a process: everything is back. How long that took, in milliseconds; `None` where
-/// it was attached to from outside, and what is in swap or on a node stays there.
+/// Detaches from a process: everything is back. Returns how long that took, in milliseconds. `None`
+/// where it was attached to from outside, and what is in swap or on a node stays there.
 ///
 /// # Errors
 /// If no keeper is attached to it, or something of ours could not be taken away.
@@ -216,7 +219,7 @@ pub fn detach(pid: i32) -> Result<Option<u64>> {
 }
 
 /// Has a process that is attached to keep to another limit: the values of `--dram` and
-/// `--slowdown`, of which one that is not given stays. What holds then and what held before, in
+/// `--slowdown`. A value that is not given stays. Returns what holds then and what held before, in
 /// words.
 ///
 /// # Errors
@@ -227,7 +230,7 @@ pub fn set(pid: i32, dram: Option<&str>, slowdown: Option<&str>) -> Result<Strin
     answer.with_context(|| format!("{pid}: {NO_ANSWER}"))
 }
 
-/// How long a keeper may take to answer that: it may be bringing many pages back.
+/// How long a keeper may take to answer [`set`]: it may be bringing many pages back.
 const SET_WAIT: Duration = Duration::from_secs(10);
 
 /// How long a keeper may take to say how its process stands: others are still to be asked.
@@ -237,7 +240,7 @@ const NO_ANSWER: &str = "the keeper is silent: it is busy, detaches, or the prog
 /// The figures of a process that is attached to; nothing but a note where its keeper is silent.
 ///
 /// # Errors
-/// If it is not, or another user attached to it.
+/// If it is not attached to, or another user attached to it.
 pub fn status(pid: i32) -> Result<AttachedStats> {
     let Some(answer) = channel::ask(pid, "status", Some(STATUS_WAIT))? else {
         let (program, note) = (process::name(pid), NO_ANSWER.into());

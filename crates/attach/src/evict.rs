@@ -2,7 +2,7 @@
 //!
 //! Victims are chosen by CLOCK with use counts: the CLOCK hand goes round over what is resident. A
 //! page that refaulted since the hand passed is spared once for each fault. The hand goes round at
-//! most four times a second, and what refaulted in the last half second stays: so a budget that is
+//! most four times a second, and what refaulted in the last half second stays. So a budget that is
 //! too small slows the target down, and does not stop it.
 
 use crate::process::{self, Mapping};
@@ -17,15 +17,15 @@ use std::sync::atomic::Ordering::*;
 const REGION: u64 = 2 << 20;
 const ROUND_MS: u64 = 250;
 const SPARED_MS: u64 = 500;
-/// Pages that leave between two looks at the requests.
+/// Pages that are evicted between two looks at the requests.
 const STEP_PAGES: u64 = 2048;
-/// With more mappings than these, half of what the kernel allows by default, none is registered
-/// anew.
+/// Number of mappings above which none is registered anew: half of what the kernel allows by
+/// default.
 const MAPPINGS: usize = 32_000;
 const CROWDED: &str =
     "the process has more than 32,000 mappings: what is not registered yet stays in DRAM";
 
-/// What the CLOCK hand passes at a time: at most 2 MiB of a mapping.
+/// A region that the CLOCK hand passes at a time: at most 2 MiB of a mapping.
 struct Region {
     start: u64,
     end: u64,
@@ -55,7 +55,7 @@ impl Keeper {
         }
     }
 
-    /// Evicts about so many pages. Whether the CLOCK hand can go on.
+    /// Evicts about `pages` pages. Returns whether the CLOCK hand can go on.
     fn evict_some(&mut self, pages: u64) -> bool {
         let mut left = pages;
         for _ in 0..256 {
@@ -98,7 +98,7 @@ impl Keeper {
         Some(Region { start, end })
     }
 
-    /// Evicts pages of one region, at most so many. How many left.
+    /// Evicts at most `most` pages of a region. Returns how many were evicted.
     fn evict_region(&mut self, region: &Region, most: u64) -> u64 {
         let Region { start, end } = *region;
         let mut runs = [Run::default(); 512];
@@ -151,7 +151,7 @@ impl Keeper {
         batch
     }
 
-    /// Registers all adjacent mappings that a mapping is one of: a part of one would become a
+    /// Registers all adjacent mappings that a mapping is among. A part of them would become a
     /// mapping of its own, and mremap of both would fail. What changed meanwhile is looked at
     /// again.
     fn register(&mut self, inside: u64) -> bool {
@@ -198,15 +198,15 @@ impl Keeper {
         true
     }
 
-    /// Says why memory is not registered, and so stays, where nothing else is to be said.
+    /// Notes why memory is not registered, and so stays, where nothing else is to be said.
     fn note_unregistered(&mut self, text: String) {
         if self.figures.note.is_empty() {
             self.figures.note = text;
         }
     }
 
-    /// Those pages of which the kernel says that they are registered and present. `None` while a
-    /// change of the mappings is under way.
+    /// Pages of the batch of which the kernel says that they are registered and present. `None`
+    /// while a change of the mappings is under way.
     fn known_registered(&mut self, batch: Vec<u64>) -> Option<Vec<u64>> {
         let space = self.spaces[0].as_ref()?;
         let mut known = Vec::with_capacity(batch.len());
@@ -250,7 +250,7 @@ impl Keeper {
         landed.iter().filter(|landed| **landed).count() as u64
     }
 
-    /// Asks the stub to move pages into the landing area. Which have landed.
+    /// Asks the stub to move pages into the landing area. Returns for each whether it has landed.
     fn land(&mut self, batch: &[u64]) -> Vec<bool> {
         let data_at = self.stub.data_address(batch.len());
         let mut data = Vec::with_capacity(batch.len() * 40);
@@ -286,7 +286,7 @@ impl Keeper {
         self.landed(batch.len())
     }
 
-    /// Which pages of the landing area hold something, as the kernel has it.
+    /// Whether each page of the landing area holds something, as the kernel has it.
     pub fn landed(&self, pages: usize) -> Vec<bool> {
         let mut entries = vec![0u8; pages * 8];
         let at = self.stub.landing / PAGE * 8;
@@ -322,7 +322,7 @@ impl Keeper {
     }
 
     /// Stores what has landed, and notes it. Pages that are not worth it are returned: they are in
-    /// the store like the others, and go back. `None` if it cannot be read.
+    /// the store like the others, and go back. `None` if the landing area cannot be read.
     fn store_landed(&mut self, batch: &[u64], landed: &[bool]) -> Option<Vec<u64>> {
         let mut back = Vec::new();
         // It can fail when the memory itself is going away, with the target.

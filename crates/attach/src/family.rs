@@ -1,8 +1,9 @@
-//! One limit for a process that was attached to and the children that were attached to after it.
+//! A limit that a process that was attached to shares with the children that were attached to after
+//! it.
 //!
-//! The limit itself is in the shared mapping, so that it changes for all of them at once. Each
-//! keeper writes into a row of a shared mapping what its process would take without a limit, and
-//! divides the limit by all rows ([`terrace_policy::budget_split`]). All come to the same shares, as they
+//! The limit itself is in a shared mapping, so that it changes for all of them at once. Each keeper
+//! writes into a row of that mapping what its process would take without a limit. Then it divides
+//! the limit by all rows ([`terrace_policy::budget_split`]). All come to the same shares, as they
 //! divide the same numbers. Rows of keepers that have ended do not count. The mapping is a file in
 //! memory without a name; a child's `terrace attach` inherits its descriptor.
 
@@ -13,10 +14,10 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::*};
 use terrace_policy::budget_split::{Need, shares};
 
-/// Processes with one limit, at most. One more keeps to the limit by itself.
+/// Most processes that share a limit. A process beyond that keeps to the limit by itself.
 const MEMBERS: usize = 256;
 
-/// What one keeper tells the others.
+/// Row in which a keeper tells the others of its process.
 #[repr(C)]
 #[derive(Default)]
 struct Row {
@@ -34,7 +35,7 @@ struct Members {
     rows: [Row; MEMBERS],
 }
 
-/// Processes with one limit.
+/// Processes that share a limit.
 pub struct Family {
     members: &'static Members,
     /// Inherited by commands that attach to children.
@@ -45,7 +46,7 @@ pub struct Family {
 impl Family {
     const BYTES: u64 = size_of::<Members>() as u64;
 
-    /// One without members, and a limit, bytes.
+    /// Makes a family without members, with a limit in bytes.
     ///
     /// # Errors
     /// Without memory or descriptors.
@@ -56,12 +57,12 @@ impl Family {
         Ok(family)
     }
 
-    /// Gives all of them another limit, bytes.
+    /// Gives the whole family another limit, bytes.
     pub fn set_limit(&self, limit: Option<u64>) {
         self.members.limit.store(limit.unwrap_or(u64::MAX), Release);
     }
 
-    /// One whose descriptor this process has inherited.
+    /// Takes the family whose descriptor this process has inherited.
     ///
     /// # Errors
     /// If the descriptor is not one, or without memory or descriptors.
@@ -78,7 +79,7 @@ impl Family {
         Ok(Family { members: unsafe { &*at.cast() }, file, own: None })
     }
 
-    /// What commands for children inherit.
+    /// Descriptor that commands for children inherit.
     pub fn descriptor(&self) -> RawFd {
         self.file.as_raw_fd()
     }
@@ -89,7 +90,7 @@ impl Family {
         others.map(|(_, row)| row.keeper.load(Acquire)).all(|pid| pid == 0 || !is_keeper(pid))
     }
 
-    /// The part of the limit of a process whose keeper this is, which would take so much, bytes.
+    /// The part of the limit, bytes, for this keeper's process, which would take `demand` bytes.
     pub fn share(&mut self, demand: u64) -> u64 {
         let limit = self.members.limit.load(Acquire);
         let me = std::process::id() as i32;

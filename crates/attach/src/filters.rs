@@ -1,6 +1,6 @@
-//! The seccomp filters of a thread that is to make calls for us, and that the stub inherits: read
-//! from the stopped thread (PTRACE_SECCOMP_GET_FILTER) and tried on every call before one is made,
-//! as a filter may end the program that makes a call.
+//! The seccomp filters of a thread that is to make calls for us, and that the stub inherits. They
+//! are read from the stopped thread (PTRACE_SECCOMP_GET_FILTER). They are tried on every call
+//! before one is made, as a filter may end the program that makes a call.
 //!
 //! A filter is a program of classic BPF without loops over `struct seccomp_data` (seccomp(2)). What
 //! is not known of a call, its pointers, may have any value: then both ways of a jump are followed.
@@ -15,10 +15,10 @@ const ARCHITECTURE: u32 = 0xc000_003e;
 const DATA_BYTES: u32 = 64;
 /// The longest filter that the kernel takes, instructions.
 const LONGEST: usize = 4096;
-/// A filter that takes more steps than that on all of its ways is taken as one that forbids.
+/// Most steps on all ways of a filter. A filter that takes more is taken as one that forbids.
 const MOST_STEPS: usize = 1 << 18;
 
-/// One instruction: `struct sock_filter`.
+/// An instruction of a filter: `struct sock_filter`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Instruction {
@@ -32,7 +32,7 @@ struct Instruction {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Verdict {
     Allowed,
-    /// It fails, and nothing else happens.
+    /// The call fails, and nothing else happens.
     Fails,
     /// Anything else: the process is ended, a tracer or a supervisor is asked.
     Forbidden,
@@ -51,7 +51,7 @@ struct Call {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Need {
     Always,
-    /// If there is a context of asynchronous I/O.
+    /// The call must succeed if there is a context of asynchronous I/O.
     WithContext,
     Never,
 }
@@ -65,7 +65,7 @@ pub enum Purpose {
     Leave,
 }
 
-/// All of them: in the stopped thread, in the process between, and in the stub.
+/// All calls that are made: in the stopped thread, in the process between, and in the stub.
 fn calls() -> Vec<Call> {
     let call = |name, number, known: &[(usize, u64)]| {
         let mut arguments = [None; 6];
@@ -116,7 +116,7 @@ fn calls() -> Vec<Call> {
 }
 
 const RESTART: &str = "restart_syscall";
-/// What is called to leave.
+/// Names of the calls that are made to leave.
 const TO_LEAVE: [&str; 2] = ["munmap", "io_destroy"];
 
 /// Whether a stopped thread may make all calls that are made in it, and the stub those of its own.
@@ -195,7 +195,7 @@ fn read_all(tid: i32) -> Result<Vec<Vec<Instruction>>> {
     }
 }
 
-/// Where a filter is while it is run. A value is `None` where it may be any.
+/// The state of a filter while it is run. A value is `None` where it may be any.
 #[derive(Clone)]
 struct State {
     at: usize,
@@ -241,7 +241,7 @@ const JMP: u16 = 5;
 const RET: u16 = 6;
 const MISC: u16 = 7;
 
-/// Executes one instruction; `None` where it is none that the kernel takes in a filter.
+/// Executes an instruction; `None` where it is none that the kernel takes in a filter.
 fn step(mut state: State, instruction: Instruction, call: &Call) -> Option<Step> {
     let Instruction { code, if_true, if_false, operand } = instruction;
     let source = if code & 8 != 0 { state.index } else { Some(operand) };

@@ -1,8 +1,8 @@
 //! The guard: brings everything back where the keeper was killed.
 //!
 //! It is a copy of the keeper from some earlier time. Descriptors, record of pages, store and
-//! journal are the keeper's own; what it has in private memory may be old, so it is made anew from
-//! those. It stores nothing and frees nothing in the store.
+//! journal are the keeper's own. What it has in private memory may be old, so it is made anew from
+//! those. The guard stores nothing and frees nothing in the store.
 
 use crate::filters::Purpose;
 use crate::inject::{Injection, Traced};
@@ -14,11 +14,11 @@ use anyhow::{Result, bail};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::Ordering::*;
 
-/// How long after a failure it is tried again to leave.
+/// Time after a failure until it is tried again to leave.
 const AGAIN_MS: i32 = 200;
 
-/// The process that lets the target go if the keeper is killed before there is a guard. It ends
-/// with this value.
+/// The process, by its id, that lets the target go if the keeper is killed before there is a guard.
+/// It is ended when this value is dropped.
 pub struct Rescuer(i32);
 
 impl Rescuer {
@@ -65,7 +65,7 @@ pub fn set_name(name: &std::ffi::CStr) {
     unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
 }
 
-/// How often it is tried to stop a thread of a process that is to be left.
+/// Number of tries to stop a thread of a process that is to be left.
 const TRIES: u32 = 5;
 
 /// Leaves a process to which attaching was begun as it was before. Nothing is evicted yet.
@@ -102,7 +102,7 @@ pub fn rescue(target: i32, injection: &'static Injection) {
     }
 }
 
-/// The guard's life.
+/// Runs the guard until it ends.
 pub fn main(keeper: &mut Keeper, pidfd: i32) -> ! {
     while !sys::wait_readable(pidfd, -1) {}
     if is_first(keeper.shared) {

@@ -4,10 +4,10 @@
 //! meanwhile, so they come later, whole. At the end the thread stops once more where the kernel
 //! restarts an interrupted system call, and gets its registers back there.
 //!
-//! Calls are made by two instructions that replace the first of the program, which never run
-//! again: `syscall`, and a jump to itself. So a thread whose tracer is killed stands at a place
-//! where nothing goes wrong. What it needs to go on is in an [`Injection`], which another process
-//! has too: that one stops the thread again and lets it go ([`Traced::adopt`]). The bytes of the
+//! Calls are made by two instructions that replace the first of the program, which never run again:
+//! `syscall`, and a jump to itself. So a thread whose tracer is killed stands at a place where
+//! nothing goes wrong. What it needs to go on is in an [`Injection`], which another process has
+//! too. That process stops the thread again and lets it go ([`Traced::adopt`]). The bytes of the
 //! program are put back once no thread can be at them.
 
 use crate::filters::{self, Purpose};
@@ -24,13 +24,13 @@ const EVENT_STOP: i32 = 128;
 const GETSIGMASK: i64 = 0x420a;
 const SETSIGMASK: i64 = 0x420b;
 const GET_RSEQ_CONFIGURATION: i64 = 0x420f;
-/// How long a thread may take to stop that was not taken yet.
+/// How long a thread may take to stop that was not taken yet, ns.
 const PATIENCE_NS: u64 = 2_000_000_000;
 /// `cs` of 64-bit code.
 const CODE_64: u64 = 0x33;
-/// `syscall`, and a jump to itself.
+/// Two instructions: `syscall`, and a jump to itself.
 const GADGET: [u8; 4] = [0x0f, 0x05, 0xeb, 0xfe];
-/// Where the jump is.
+/// Offset of the jump in [`GADGET`].
 const SPIN: u64 = 2;
 
 fn ptrace(request: i64, tid: i32, address: u64, data: u64) -> Result<i64> {
@@ -48,8 +48,9 @@ fn ptrace(request: i64, tid: i32, address: u64, data: u64) -> Result<i64> {
 pub struct Injection {
     /// The stopped thread; 0 without one. Written after the rest.
     tid: AtomicI32,
-    /// Where [`GADGET`] was written, and what was there; 0 where nothing was.
+    /// Where [`GADGET`] was written; 0 where nothing was.
     gadget: AtomicU64,
+    /// The program's bytes that [`GADGET`] replaced.
     replaced: AtomicU32,
     /// Whether the replaced page was the file's own.
     was_file: AtomicU32,
@@ -104,7 +105,7 @@ impl Injection {
     }
 
     /// Puts the program's bytes back where the two instructions stand: another program may have
-    /// been executed since. The page that the kernel copied for that purpose, if any.
+    /// been executed since. Returns the page that the kernel copied for that purpose, if any.
     pub fn put_back(&self, pid: i32) -> Option<u64> {
         let entry = self.gadget.load(Acquire);
         if entry == 0 {
@@ -140,15 +141,15 @@ pub struct Traced {
     /// When it was stopped, ns.
     pub since_ns: u64,
     ended: bool,
-    /// Whether it was taken to where calls are made: it is waited for without end then, as without
-    /// its tracer it would not go on.
+    /// Whether the thread was taken to where calls are made. Then it is waited for without end, as
+    /// without its tracer it would not go on.
     is_taken: bool,
     copied_page: Option<u64>,
 }
 
 impl Traced {
-    /// Stops a thread of the target. What it needs to go on is noted in the record, which is
-    /// prepared.
+    /// Stops a thread of the target. What the thread needs to go on is noted in the record, which
+    /// is prepared.
     pub fn stop(pid: i32, tid: i32, record: &'static Injection, purpose: Purpose) -> Result<Self> {
         let mut traced = Traced::seize(pid, tid)?;
         for _ in 0..100 {
@@ -168,7 +169,7 @@ impl Traced {
     }
 
     /// Stops the stub, whose registers are not needed. Its calls are made in the vDSO, where it
-    /// would go on if this process were killed: by what the thread had that made it, it would find
+    /// would go on if this process were killed. By what the thread had that made it, it would find
     /// a way into the program. So it has nothing, and ends by the first instruction that wants a
     /// stack.
     pub fn stop_stub(pid: i32) -> Result<Self> {
@@ -181,12 +182,12 @@ impl Traced {
         Ok(traced)
     }
 
-    /// Stops the thread that a record names, after its tracer has ended. If it stands where calls
-    /// are made it will go on where it was before that.
+    /// Stops the thread that a record names, after its tracer has ended. If the thread stands where
+    /// calls are made, it will go on where it was before that.
     pub fn adopt(pid: i32, record: &'static Injection) -> Result<Self> {
         let tid = record.tid.load(Acquire);
         if process::stat_field(tid, 3).is_none_or(|state| state == "Z" || state == "X") {
-            // With it no thread is left that is to go on.
+            // Without it no thread is left that is to go on.
             record.tid.store(0, Release);
             bail!("the stopped thread has ended");
         }
@@ -283,8 +284,8 @@ impl Traced {
         self.set_registers(&registers)
     }
 
-    /// Has a sleep that was interrupted end with EINTR where a filter forbids that the kernel
-    /// restarts it: the filter may end the program for that.
+    /// Has an interrupted sleep end with EINTR where a filter forbids that the kernel restarts it.
+    /// The filter may end the program for that.
     fn spare_a_restart(&mut self) -> Result<()> {
         const ERESTART_RESTARTBLOCK: i64 = -516;
         if self.saved.rax as i64 == ERESTART_RESTARTBLOCK && !filters::allow_restart(self.tid) {
@@ -294,8 +295,8 @@ impl Traced {
         Ok(())
     }
 
-    /// Whether the thread is inside of code that the kernel restarts if it is interrupted (rseq):
-    /// it would not notice that it was.
+    /// Whether the thread is inside of code that the kernel restarts if it is interrupted (rseq).
+    /// Stopped there, it would not notice the interruption.
     fn in_restartable_sequence(&self) -> bool {
         let mut configuration = [0u64; 3];
         let at = configuration.as_mut_ptr() as u64;
@@ -318,7 +319,7 @@ impl Traced {
         ptrace(libc::PTRACE_SETREGS as i64, self.tid, 0, registers as *const _ as u64).map(drop)
     }
 
-    /// Waits for the thread to stop: the signal and the event.
+    /// Waits for the thread to stop. Returns the signal and the event.
     fn wait(&mut self) -> Result<(i32, i32)> {
         let started = sys::now_ns();
         loop {
@@ -396,7 +397,8 @@ impl Traced {
         }
     }
 
-    /// Makes a system call in the thread: number and arguments. Its result, negative for an error.
+    /// Makes a system call in the thread: number and arguments. Returns its result, negative for an
+    /// error.
     pub fn call(&mut self, call: sys_call::Call) -> Result<i64> {
         self.call_at(self.instruction, call, [0, 0])
     }
@@ -413,7 +415,7 @@ impl Traced {
         Ok(at as u64)
     }
 
-    /// Begins the stub ([`crate::stub`]) by an intermediate process, and takes that away.
+    /// Begins the stub ([`crate::stub`]) by an intermediate process, and takes that process away.
     pub fn fork_stub(&mut self, code: u64, control: u64, stack: u64) -> Result<()> {
         let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_UNTRACED;
         let clone = [libc::SYS_clone as u64, flags as u64, stack - 64, 0, 0, 0, 0];
@@ -443,8 +445,8 @@ impl Traced {
         let _ = ptrace(libc::PTRACE_DETACH as i64, self.tid, 0, 0);
     }
 
-    /// Lets the thread go on where it was stopped. How long it stood, ns, and the page of code that
-    /// the kernel has copied for us, if any.
+    /// Lets the thread go on where it was stopped. Returns how long it stood, ns, and the page of
+    /// code that the kernel has copied for us, if any.
     pub fn release(mut self) -> Result<(u64, Option<u64>)> {
         self.go_on()?;
         Ok((sys::now_ns() - self.since_ns, self.copied_page))
@@ -458,7 +460,7 @@ impl Traced {
             return ptrace(libc::PTRACE_DETACH as i64, self.tid, 0, 0).map(drop);
         };
         // Where a signal would be delivered, the kernel restarts an interrupted call, by the
-        // registers of that moment; after a call of ours it would not.
+        // registers of that moment. After a call of ours it would not.
         ptrace(libc::PTRACE_INTERRUPT as i64, self.tid, 0, 0)?;
         ptrace(libc::PTRACE_CONT as i64, self.tid, 0, 0)?;
         self.wait_for_event_stop()?;
@@ -481,9 +483,10 @@ impl Drop for Traced {
 }
 
 static ALL: u64 = u64::MAX;
-/// What the kernel makes of that: SIGKILL and SIGSTOP cannot be blocked.
+/// The kernel's mask for all signals blocked: SIGKILL and SIGSTOP cannot be.
 const BLOCKED: u64 = !(1 << (libc::SIGKILL - 1) | 1 << (libc::SIGSTOP - 1));
-/// ERESTARTSYS, ERESTARTNOINTR, ERESTARTNOHAND and ERESTART_RESTARTBLOCK: a signal came in between.
+/// Results of interrupted calls: ERESTARTSYS, ERESTARTNOINTR, ERESTARTNOHAND and
+/// ERESTART_RESTARTBLOCK.
 const RESTARTS: [i64; 4] = [-512, -513, -514, -516];
 
 fn map_call(bytes: u64) -> sys_call::Call {

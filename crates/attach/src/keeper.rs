@@ -24,13 +24,13 @@ use std::sync::atomic::Ordering::*;
 
 /// How often memory is measured where nothing happens.
 const TICK_MS: i32 = 20;
-/// How often it is looked at which processes still live.
+/// Interval, ms, at which the keeper looks which processes still live, and applies the limit.
 const POLL_MS: u64 = 250;
 
-/// How long a process must run a program that it has executed, before that is attached to.
+/// How long a process must run a program that it has executed, before it is attached to again.
 const STAYS_NS: u64 = 1_000_000_000;
 
-/// How often it is tried to take everything of ours away.
+/// Number of tries to take everything of ours away.
 const TRIES: u32 = 5;
 
 /// What was done to attach.
@@ -118,8 +118,8 @@ impl Keeper {
         shared.used.store(1, Release);
     }
 
-    /// Serves and evicts until told to leave, or until no process needs it. Whether that is since
-    /// the process has executed another program.
+    /// Serves and evicts until told to leave, or until no process needs it. Returns whether that is
+    /// since the process has executed another program.
     pub fn run(&mut self) -> Result<bool> {
         loop {
             self.serve_for(TICK_MS);
@@ -155,7 +155,7 @@ impl Keeper {
         }
     }
 
-    /// Waits for faults and events, at most some milliseconds, and answers them.
+    /// Waits for faults and events, at most this many milliseconds, and answers them.
     pub fn serve_for(&mut self, milliseconds: i32) {
         self.wait(if self.later.is_empty() { milliseconds } else { 1 });
         self.pump();
@@ -179,7 +179,7 @@ impl Keeper {
         Ok(said)
     }
 
-    /// Asks for the limit, which may follow what is lost, and is that of several processes.
+    /// Applies the limit, which may follow what is lost, and which several processes may share.
     fn follow(&mut self) {
         let now_ms = sys::now_ns() / 1_000_000;
         if now_ms - self.limited_ms < POLL_MS {
@@ -258,7 +258,7 @@ impl Keeper {
         }
     }
 
-    /// Waits until there is something to do, at most some milliseconds.
+    /// Waits until there is something to do, at most this many milliseconds.
     fn wait(&self, milliseconds: i32) {
         let spaces = self.spaces.iter().flatten().map(|space| space.uffd.as_raw_fd());
         let target = (!self.has_ended).then_some(self.pidfd.as_raw_fd());
@@ -268,7 +268,7 @@ impl Keeper {
         sys::wait_for_any(spaces.chain(others).chain(target), milliseconds);
     }
 
-    /// Looks which processes have ended. Whether nothing is left to do.
+    /// Looks which processes have ended. Returns whether nothing is left to do.
     fn look_around(&mut self) -> bool {
         let now_ms = sys::now_ns() / 1_000_000;
         let has_just_ended = !self.has_ended && sys::wait_readable(self.pidfd.as_raw_fd(), 0);
@@ -310,7 +310,7 @@ impl Keeper {
         self.has_left() && !self.memory_is_shared()
     }
 
-    /// Whether the target has ended or executes another program. Its main thread may have ended
+    /// Whether the target has ended or executes another program. The main thread may have ended
     /// before the others.
     fn has_left(&self) -> bool {
         if self.has_ended {
@@ -327,8 +327,8 @@ impl Keeper {
         self.spaces[0].as_ref().is_none_or(Space::is_gone)
     }
 
-    /// Whether a process besides the stub has the target's memory: one made by vfork, or by clone
-    /// with CLONE_VM.
+    /// Whether a process besides the stub has the target's memory: a process made by vfork, or by
+    /// clone with CLONE_VM.
     fn memory_is_shared(&self) -> bool {
         if self.stub.has_ended() {
             return !self.memory_is_gone();
@@ -338,7 +338,7 @@ impl Keeper {
             .any(|pid| sys::shares_memory(self.stub.pid, process::with_memory(pid)) == Some(true))
     }
 
-    /// Forgets an address space whose pages are all back, or which is no more.
+    /// Forgets an address space whose pages are all back, or which does not exist any more.
     pub fn drop_space(&mut self, number: usize) {
         let Some(space) = self.spaces[number].take() else { return };
         if let Some(shared) = self.shared.spaces.get(number) {
@@ -401,7 +401,7 @@ impl Keeper {
         unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) };
     }
 
-    /// Brings everything back, and takes everything of ours away. How long that took, ms.
+    /// Brings everything back, and takes everything of ours away. Returns how long that took, ms.
     pub fn leave(&mut self) -> Result<u64> {
         let started = sys::now_ns();
         self.frozen = true;
@@ -452,7 +452,7 @@ impl Keeper {
             return Ok(());
         }
         self.stub.kill();
-        // It has ended, or a thread would be stopped of another program that it executes.
+        // The process has ended, or a thread would be stopped of another program that it executes.
         if sys::wait_readable(self.pidfd.as_raw_fd(), 0) || self.memory_is_gone() {
             return Ok(());
         }
@@ -486,7 +486,8 @@ impl Keeper {
     }
 }
 
-/// Puts a stub into a process, and takes hold of it. How long a thread stood still, ns.
+/// Puts a stub into a process, and takes hold of it. Returns also how long a thread stood still,
+/// ns.
 fn plant(target: i32, injection: &'static Injection) -> Result<(Stub, OwnedFd, u64)> {
     injection.prepare(target)?;
     let mut traced = stop_any_thread(target, injection, Purpose::Attach)?;

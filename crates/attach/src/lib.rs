@@ -1,17 +1,17 @@
 //! The memory of a process that already runs, moved into compressed memory and back.
 //!
-//! # Who does what
+//! # What each process does
 //!
-//! *The stub* ([`stub`]) is a process in the target's address space (clone with CLONE_VM): some
-//! 200 bytes of code that make the system calls they are told, and nothing else. It is there for
-//! what only that address space may do: create the userfaultfd, move pages into a landing area
+//! *The stub* ([`stub`]) is a process in the target's address space (clone with CLONE_VM). It is
+//! some 200 bytes of code that make the system calls they are told, and nothing else. It is there
+//! for what only that address space may do: create the userfaultfd, move pages into a landing area
 //! (UFFDIO_MOVE), empty that area. It is no thread of the target, has none of its descriptors, and
 //! is confined by a seccomp filter of a dozen calls.
 //!
 //! *The keeper* ([`keeper`]) is an ordinary process outside. It takes the userfaultfd out of the
-//! stub (pidfd_getfd), serves faults (UFFDIO_COPY works from any process), follows the kernel's
-//! events, chooses victims, compresses, and has the compressed pages. None of its memory is in
-//! the target, so nothing that it does can wait for itself.
+//! stub (pidfd_getfd) and serves faults (UFFDIO_COPY works from any process). It follows the
+//! kernel's events, chooses victims, compresses, and has the compressed pages. None of its memory
+//! is in the target, so nothing that it does can wait for itself.
 //!
 //! *The guard* ([`guard`]) is a copy of the keeper that shares its descriptors and its record of
 //! pages. It sleeps until the keeper ends. If that was not by `terrace detach`, it brings
@@ -19,11 +19,11 @@
 //!
 //! # Why no byte is lost
 //!
-//! 1. *One thread* reads events and has pages moved, never both at a time. So every move is
-//!    decided from all events that were read, and while one is unread the kernel refuses the move
-//!    (EAGAIN): landing area and target are registered on one userfaultfd.
+//! 1. *One thread* reads events and has pages moved, never both at a time. So every move is decided
+//!    from all events that were read. While one is unread the kernel refuses the move (EAGAIN):
+//!    landing area and target are registered on one userfaultfd.
 //! 2. A page moves only if it is *known to be registered*: UFFDIO_ZEROPAGE says EEXIST. That is
-//!    noted for each page, and forgotten when it is unmapped or remapped: REGISTER passes over
+//!    noted for each page, and forgotten when it is unmapped or remapped. For REGISTER passes over
 //!    holes, in which the program may map memory a moment later.
 //! 3. The event of a discard (MADV_DONTNEED) comes *before* the discard. A page that is resident
 //!    then is `Gone`: it is not moved again before it has faulted once. An evicted page has a mark
@@ -35,11 +35,11 @@
 //! 5. A stored page goes only when its page is in place. A checksum of the page is stored with it.
 //! 6. The record of pages is written before the landing area is emptied. A journal names the pages
 //!    of the batch under way, so that the guard finds what was in the landing area.
-//! 7. The userfaultfds are open in keeper, guard and stub, and in requests of asynchronous I/O
-//!    (IOCB_CMD_POLL, for no event) that belong to the memory itself: whichever process is killed,
-//!    a touch of an evicted page waits, and never reads zeros.
+//! 7. The userfaultfds are open in keeper, guard and stub. They are also open in requests of
+//!    asynchronous I/O (IOCB_CMD_POLL, for no event) that belong to the memory itself. Whichever
+//!    process is killed, a touch of an evicted page waits, and never reads zeros.
 //! 8. A stopped thread makes calls where it may stand for ever ([`inject`]), and another process
-//!    has what it needs to go on: whichever process is killed, it goes on as it was.
+//!    has what it needs to go on. Whichever process is killed, the thread goes on as it was.
 //!
 //! A forked child's userfaultfd comes with the fork's event, before the fork returns. The child is
 //! served from the same store, and nothing of it is evicted.

@@ -1,4 +1,4 @@
-//! What the memory of a process may take.
+//! Limits of what the memory of a process may take.
 
 use anyhow::Result;
 use std::path::PathBuf;
@@ -7,30 +7,30 @@ use terrace_tiers::CodecKind;
 /// What a limit that follows the loss is decided from.
 #[derive(Clone, Copy, Debug)]
 pub struct Look {
-    /// When that was, in seconds from any beginning.
+    /// When this was measured, in seconds from any beginning.
     pub now_s: f64,
     /// The data that there is, bytes.
     pub data: u64,
-    /// The DRAM that it takes, bytes.
+    /// The DRAM that the data takes, bytes.
     pub physical: u64,
     /// For how long threads have waited for memory so far, in seconds.
     pub waited_s: f64,
 }
 
-/// Says what memory may be taken, bytes, each time that it is asked.
+/// Function that says what memory may be taken, bytes, each time that it is asked.
 pub type Follow = Box<dyn FnMut(Look) -> u64>;
 
 /// What the memory of a process may take, as it was asked for.
 pub struct Budget {
-    /// In words: `--dram 200M`.
+    /// The budget in words: `--dram 200M`.
     pub text: String,
     /// The value of `--dram`, if there was one.
     pub dram: Option<String>,
     /// The value of `--slowdown`, if there was one; it may be `off`.
     pub slowdown: Option<String>,
-    /// At most so much, bytes, with all children that are attached to.
+    /// Most DRAM, bytes, of the process with all children that are attached to.
     pub dram_bytes: Option<u64>,
-    /// A limit that changes, beside that.
+    /// A limit that changes, beside [`Budget::dram_bytes`].
     pub follow: Option<Follow>,
 }
 
@@ -53,13 +53,14 @@ pub const SET: &str = "set ";
 
 /// What the memory of a process may take, and where the rest goes.
 pub struct Limit {
-    /// What it may take.
+    /// What the memory may take.
     pub budget: Budget,
     /// How another budget is made while the process is attached to.
     pub make: Make,
     /// The value of `--tiers`.
     pub tiers: String,
-    /// The inherited descriptor of a family whose limit that is: this is a child of one of them.
+    /// The inherited descriptor of the family whose limit this is, where the process is a child of
+    /// one of its members.
     pub family: Option<i32>,
     /// What compresses pages.
     pub codec: CodecKind,
@@ -72,8 +73,8 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// Takes another budget: the values of `--dram` and `--slowdown`, `-` for one that stays. What
-    /// holds now and what held before, in words.
+    /// Takes another budget: the values of `--dram` and `--slowdown`, `-` for one that stays.
+    /// Returns what holds now and what held before, in words.
     ///
     /// # Errors
     /// If one of them cannot be read, or `accept` refuses a value of `--dram` with its budget.
@@ -93,7 +94,7 @@ impl Limit {
         Ok(said)
     }
 
-    /// The arguments of `terrace attach` for it.
+    /// The arguments of `terrace attach` for this limit.
     pub fn arguments(&self) -> Vec<String> {
         let mut arguments = vec!["--tiers".to_string(), self.tiers.clone()];
         let Budget { dram, slowdown, .. } = &self.budget;

@@ -15,15 +15,16 @@ use std::path::{Path, PathBuf};
 use terrace_tiers::{Nodes, SwapKind, SwapView};
 
 const POLL_MS: i32 = 100;
-/// What the CLOCK hand passes at a time.
+/// Bytes that the CLOCK hand passes at a time.
 const REGION: u64 = 2 << 20;
 /// How many pages are evicted between two looks at the requests.
 const STEP_PAGES: u64 = 4096;
-/// What it costs a thread to have a page back from swap in memory, or from a disk, us.
+/// Time that it costs a thread to have a page back from swap in memory, us.
 const FROM_MEMORY_US: u64 = 15;
+/// Time that it costs a thread to have a page back from swap on a disk, us.
 const FROM_DISK_US: u64 = 100;
 
-/// What it costs a thread to have a page back from swap, us.
+/// Time that it costs a thread to have a page back from swap, us.
 pub fn cost_us(kind: SwapKind) -> u64 {
     if kind.is_memory() { FROM_MEMORY_US } else { FROM_DISK_US }
 }
@@ -35,7 +36,7 @@ pub const NO_ROOM: &str = "swap is full but for the quarter that is left to othe
 pub const STAYS: &str = "stays";
 
 impl Limit {
-    /// Where pages of processes go that are not entered.
+    /// Where pages of processes go that are not entered: to swap, or to a node.
     pub fn route(&self) -> Route {
         self.node.map_or(Route::Swap, Route::Node)
     }
@@ -71,6 +72,8 @@ fn pids_below(path: &Path, pids: &mut Vec<i32>) {
     }
 }
 
+/// Checks whether pages of these processes can be paged out.
+///
 /// # Errors
 /// Why nothing can be paged out; nothing is changed then.
 pub fn check(whom: &Whom, route: Route) -> Result<()> {
@@ -187,7 +190,7 @@ impl Outside {
         }
     }
 
-    /// Answers a request; whether it was to leave.
+    /// Answers a request. Returns whether it was to leave.
     fn answer(&mut self, request: &mut Request) -> bool {
         match request.text.as_str() {
             "detach" => request.answer(&format!("ok {STAYS}")),
@@ -239,7 +242,7 @@ impl Outside {
         let (mut swapped, mut far) = (0, 0);
         for member in self.members.values_mut() {
             let all = member.measure(among);
-            // What one process shares with others that are not asked for counts whole.
+            // Memory that a process shares with others that are not asked for counts whole.
             let its = if among > 1 { member.part_of(all) } else { all };
             resident += (its.anonymous + its.shared).saturating_sub(its.far);
             shared += its.shared;

@@ -1,12 +1,12 @@
-//! Memory of other processes that the kernel moves on request, also of memory that is shared: to
-//! its swap, by process_madvise(MADV_PAGEOUT), or to a slow node, by move_pages.
+//! Memory of other processes that the kernel moves on request, also of memory that is shared. It
+//! goes to the kernel's swap, by process_madvise(MADV_PAGEOUT), or to a slow node, by move_pages.
 //!
 //! Victims are chosen by CLOCK, as for what the keeper compresses ([`crate::evict`]). Whether a
 //! page that was paged out has been touched is told by the page table, in which it is present
 //! again. From a node the kernel itself brings back what is touched often (kernel.numa_balancing),
 //! and tells where a page is. A page that is spared for the last time is advised as cold
-//! (MADV_COLD): where the kernel must free memory by itself before the CLOCK hand is back, it takes
-//! that one first. What several processes have in their page tables the kernel does not page out:
+//! (MADV_COLD). Where the kernel must free memory by itself before the CLOCK hand is back, it takes
+//! that page first. What several processes have in their page tables the kernel does not page out:
 //! it is told how much that is.
 
 use crate::process::{self, Mapping};
@@ -18,9 +18,9 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 /// How often the CLOCK hand goes round at most, ms.
 const ROUND_MS: u64 = 500;
-/// How often parts are looked up at most, and how much of the time that may take: it walks page
-/// tables.
+/// Shortest interval between looks at parts, ms. A look walks page tables.
 const PARTS_MS: u64 = 1000;
+/// Looks at parts take at most one in this many parts of the time.
 const PARTS_SHARE: u64 = 20;
 
 /// Where pages go.
@@ -31,7 +31,7 @@ pub enum Route {
     Node(u32),
 }
 
-/// One process, and where the CLOCK hand is in it.
+/// A process whose memory is paged out, and where the CLOCK hand is in it.
 pub struct Paged {
     pid: i32,
     pidfd: OwnedFd,
@@ -39,23 +39,24 @@ pub struct Paged {
     table: Table,
     route: Route,
     is_wanted: fn(&Mapping) -> bool,
-    /// What the CLOCK hand passes at a time, bytes.
+    /// Bytes that the CLOCK hand passes at a time.
     region: u64,
     mappings: Vec<Mapping>,
     at: u64,
     round_ms: u64,
     faults: u64,
-    /// What is its own of its anonymous, shared and swapped memory, each: what several processes
-    /// have is told of each of them, and counts in parts.
+    /// The process's own shares of its anonymous, shared and swapped memory. Memory that several
+    /// processes have is told of each of them, and counts in parts.
     own: [f64; 3],
     /// Shared memory that is in swap, bytes.
     shared_out: u64,
     /// Memory on the node that pages go to, bytes.
     far: u64,
     parts_ms: u64,
-    /// Pages that stayed though they were to be evicted: in the last whole round of the CLOCK hand,
-    /// and so far in this one; private ones, and of shared memory.
+    /// Pages that stayed though they were to be evicted, in the last whole round of the CLOCK hand:
+    /// private ones, and of shared memory.
     kept: [u64; 2],
+    /// Pages that stayed so far in the current round, as in `kept`.
     keeping: [u64; 2],
 }
 
@@ -68,29 +69,29 @@ const PARTS: [(&str, &str); 3] =
 pub struct Amounts {
     pub anonymous: u64,
     pub shared: u64,
-    /// In swap, shared memory apart.
+    /// Anonymous memory in swap, without shared memory.
     pub anonymous_out: u64,
     pub shared_out: u64,
-    /// On the node that pages go to: part of `anonymous` and `shared`.
+    /// Memory on the node that pages go to: part of `anonymous` and `shared`.
     pub far: u64,
-    /// What stayed where it was to leave, private and shared memory.
+    /// Memory that stayed though it was to be evicted: private, and shared.
     pub kept: [u64; 2],
 }
 
 /// What one step of the CLOCK hand has done, pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Step {
-    /// Left.
+    /// Pages that were evicted.
     pub left: u64,
-    /// Found to have been restored.
+    /// Pages that were found to have been restored.
     pub back: u64,
-    /// Advised as cold.
+    /// Pages that the kernel was advised of as cold.
     pub cold: u64,
 }
 
 impl Paged {
-    /// A process, of which the CLOCK hand goes over those mappings that are wanted, so many bytes
-    /// at a time. `None` if it has ended, or there is no memory for the record of its pages.
+    /// Opens a process. The CLOCK hand goes over those of its mappings that are wanted, `region`
+    /// bytes at a time. `None` if it has ended, or there is no memory for the record of its pages.
     pub fn open(
         pid: i32,
         route: Route,
@@ -122,7 +123,7 @@ impl Paged {
         sys::wait_readable(self.pidfd.as_raw_fd(), 0)
     }
 
-    /// How many bytes of memory the record of its pages takes.
+    /// How many bytes of memory the record of the process's pages takes.
     pub fn record_bytes(&self) -> u64 {
         self.table.bytes()
     }
@@ -133,7 +134,7 @@ impl Paged {
         faults.saturating_sub(std::mem::replace(&mut self.faults, faults))
     }
 
-    /// Measures a process, one of so many of which parts are looked up in turn.
+    /// Measures the process, one of `among` processes whose parts are looked up in turn.
     pub fn measure(&mut self, among: usize) -> Amounts {
         self.look_up_parts(among);
         let [anonymous, shared, anonymous_out] =
@@ -157,7 +158,7 @@ impl Paged {
         }
     }
 
-    /// Looks up what is its own, where that is due.
+    /// Looks up what is the process's own, where that is due.
     fn look_up_parts(&mut self, among: usize) {
         let now_ms = sys::now_ns() / 1_000_000;
         if now_ms < self.parts_ms {
@@ -183,7 +184,7 @@ impl Paged {
         self.parts_ms = now_ms + PARTS_MS.max(took_ms * PARTS_SHARE * among as u64);
     }
 
-    /// Pages out what may be evicted of the part that the CLOCK hand passes next, at most so many
+    /// Pages out what may be evicted of the part that the CLOCK hand passes next, at most `most`
     /// pages. `None` while the hand rests.
     pub fn step(&mut self, most: u64) -> Option<Step> {
         let (start, end) = self.next_region()?;
@@ -209,8 +210,7 @@ impl Paged {
         Some((start, end))
     }
 
-    /// The pages of a part that have not left: that are in memory, and not on the node that they
-    /// go to.
+    /// Pages of a part that are in memory, and not on the node that they go to.
     fn resident(&self, start: u64, end: u64) -> Vec<u64> {
         let mut runs = [Run::default(); 512];
         let Ok((found, _)) = sys::in_memory(self.pagemap.as_raw_fd(), start, end, &mut runs) else {
@@ -274,7 +274,7 @@ impl Paged {
         step
     }
 
-    /// Evicts pages. Which of them were evicted is looked up.
+    /// Evicts pages. Which of them were evicted is looked up afterwards.
     fn send(&self, pages: &[u64]) {
         match self.route {
             Route::Swap => {
@@ -286,7 +286,7 @@ impl Paged {
         }
     }
 
-    /// Advises the kernel of pages. Of how many it took the advice.
+    /// Advises the kernel of pages. Returns for how many it took the advice.
     fn advise(&self, pages: &[u64], advice: i32) -> u64 {
         let ranges: Vec<(u64, u64)> = pages.iter().map(|page| (*page, PAGE)).collect();
         let advised = ranges
@@ -308,12 +308,12 @@ pub struct InSwap {
 }
 
 impl InSwap {
-    /// What so much data in swap takes of memory, bytes.
+    /// Memory that this many bytes of data in swap take.
     pub fn memory_of(&self, bytes: u64) -> u64 {
         (bytes as f64 * self.ratio) as u64
     }
 
-    /// How many bytes of memory the record of its pages takes.
+    /// How many bytes of memory the record of the pages takes.
     pub fn record_bytes(&self) -> u64 {
         self.paged.as_ref().map_or(0, Paged::record_bytes)
     }

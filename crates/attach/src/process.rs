@@ -37,7 +37,7 @@ pub fn with_memory(pid: i32) -> i32 {
     threads(pid).into_iter().find(|tid| has_memory(*tid)).unwrap_or(pid)
 }
 
-/// Whether two threads have different memories. One that is ending has none.
+/// Whether two threads have different memories. A thread that is ending has none.
 pub fn has_other_memory(a: i32, b: i32) -> bool {
     // A thread that has memory afterwards had it when both were compared.
     sys::shares_memory(a, b) == Some(false) && has_memory(a) && has_memory(b)
@@ -165,7 +165,7 @@ pub fn children(pid: i32) -> Vec<i32> {
 /// The file of a program: its device and number there.
 pub type Program = (u64, u64);
 
-/// What a process executes; `None` where that cannot be known, as while it ends.
+/// The program that a process executes; `None` where that cannot be known, as while it ends.
 pub fn program(pid: i32) -> Option<Program> {
     let file = fs::metadata(format!("/proc/{}/exe", with_memory(pid))).ok()?;
     Some((file.dev(), file.ino()))

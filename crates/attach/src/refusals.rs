@@ -8,8 +8,10 @@ use std::os::unix::fs::MetadataExt;
 
 const CAP_SYS_PTRACE: u32 = 19;
 
+/// Checks whether a process can be attached to.
+///
 /// # Errors
-/// The reason, and what would help.
+/// The reason why not, and what would help.
 pub fn check(pid: i32) -> Result<()> {
     check_ourselves()?;
     let state =

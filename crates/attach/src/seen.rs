@@ -1,4 +1,4 @@
-//! Which children of a process have stayed for long enough to be attached to.
+//! Children of a process that have stayed for long enough to be attached to.
 
 use crate::process::{self, Program};
 use std::collections::HashMap;
@@ -10,8 +10,8 @@ const STAYS_MS: u64 = 1000;
 /// What is known of the children of one process.
 #[derive(Default)]
 pub struct Children {
-    /// Those that live. A process that was there before the keeper is not its own, and the operator
-    /// names it if it is to be attached to.
+    /// Children that live. A process that was there before the keeper has no record, and the
+    /// operator names it if it is to be attached to.
     seen: HashMap<i32, Option<Seen>>,
     /// Commands that attach.
     pub attaching: Vec<Child>,
@@ -34,7 +34,7 @@ impl Children {
         let is_first = !std::mem::replace(&mut self.has_looked, true);
         let mut stay = Vec::new();
         for pid in there {
-            // It may be ending, or about to execute a program.
+            // The child may be ending, or about to execute a program.
             let Some(program) = process::program(*pid) else { continue };
             let new = || Seen { program, since_ms: now_ms, is_done: false };
             let Some(seen) = self.seen.entry(*pid).or_insert_with(|| (!is_first).then(new)) else {

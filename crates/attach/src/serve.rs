@@ -7,17 +7,17 @@ use crate::table::{ADDRESSES, State, Table, Word};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::Ordering::*;
 
-/// What it costs a thread that one of ours sleeps on another CPU when it asks, and that it sleeps
-/// until that has answered (docs/notes/2026-11-27-where-a-fault-goes.md).
+/// Time, us, that it costs a thread to wake one of ours on another CPU, and to sleep until that has
+/// answered (docs/notes/2026-11-27-where-a-fault-goes.md).
 const WAKE_UPS_US: u64 = 50;
 /// Pages that are zeroed ahead of a first touch.
 const AHEAD: u64 = 31;
 const UFFDIO_POISON: u64 = 0xc020_aa08;
 
-/// So many children that are too many at once are let begin before their memory is brought back.
+/// Number of children, too many at once, that are let begin before their memory is brought back.
 const CROWD: usize = 64;
 
-/// How long a discard may take between its event and its end. After that a mark that is still
+/// How long a discard may take between its event and its end, ms. After that a mark that is still
 /// there means MADV_FREE, which discards nothing yet.
 const DISCARD_MS: u64 = 100;
 
@@ -47,8 +47,8 @@ impl Keeper {
         }
     }
 
-    /// Reads all messages of an address space: events are applied, faults are queued. Whether there
-    /// were any.
+    /// Reads all messages of an address space: events are applied, faults are queued. Returns
+    /// whether there were any.
     pub fn drain(&mut self, number: usize) -> bool {
         let mut any = false;
         while let Some(space) = &self.spaces[number] {
@@ -75,7 +75,7 @@ impl Keeper {
         any
     }
 
-    /// Applies a message. Doing so twice is as doing so once: the guard may have to.
+    /// Applies a message. To do so twice is the same as once: the guard may have to.
     pub fn apply(&mut self, number: usize, message: &Message) {
         let [a, b, c] = message.words;
         match message.event {
@@ -99,8 +99,8 @@ impl Keeper {
         }
     }
 
-    /// The range is about to be discarded, at any later time. What is in the store is zero from
-    /// then on: it stays there until the mark in the page table tells.
+    /// Notes that a range is about to be discarded, at any later time. What is in the store is zero
+    /// from then on. It stays there until the mark in the page table tells.
     fn discarded(&mut self, number: usize, start: u64, end: u64) {
         let Some(space) = &self.spaces[number] else { return };
         let mut is_any = false;
@@ -133,7 +133,7 @@ impl Keeper {
         }
     }
 
-    /// How long ago a page was to be discarded, where that was lately.
+    /// How long ago a page was to be discarded, ms, where that was lately.
     fn discarded_for_ms(&self, number: usize, page: u64) -> Option<u64> {
         let is_it = |discard: &&Discard| {
             discard.space == number && (discard.start..discard.end).contains(&page)
@@ -142,8 +142,8 @@ impl Keeper {
         Some(now_ms().saturating_sub(latest.since_ms))
     }
 
-    /// Looks which discards are over: their pages are removed from the store. Faults that waited
-    /// are served.
+    /// Looks which discards are over, and removes their pages from the store. Serves faults that
+    /// waited.
     pub fn settle_discards(&mut self) {
         for (number, page) in std::mem::take(&mut self.later) {
             self.serve(number, page);
@@ -198,8 +198,8 @@ impl Keeper {
         }
     }
 
-    /// A child has all pages that its parent had, and the same are evicted, but for what it is to
-    /// find empty (MADV_WIPEONFORK).
+    /// Notes that a child has all pages that its parent had. The same pages are evicted, but for
+    /// what the child is to find empty (MADV_WIPEONFORK).
     fn forked(&mut self, number: usize, uffd: i32) {
         let known = self.shared.spaces.iter();
         if known
@@ -260,7 +260,7 @@ impl Keeper {
         }
     }
 
-    /// Brings everything back to those of many children that came last.
+    /// Brings everything back to those of many children that came last, and ends serving them.
     pub fn restore_crowd(&mut self) {
         while let Some(number) = self.crowd.pop() {
             self.restore_space(number);
@@ -363,7 +363,7 @@ impl Keeper {
         }
     }
 
-    /// Maps the zero page ahead of a first touch, as far as nothing is known of the pages: it takes
+    /// Maps the zero page ahead of a first touch, as far as nothing is known of the pages. It takes
     /// no memory, and the next first touches are the kernel's.
     fn zero_ahead(&mut self, number: usize, start: u64) {
         let Some(space) = &self.spaces[number] else { return };
@@ -375,7 +375,7 @@ impl Keeper {
         }
     }
 
-    /// Restores what is evicted of one address space. Whether its memory is still there.
+    /// Restores what is evicted of an address space. Returns whether its memory is still there.
     pub fn restore_space(&mut self, number: usize) -> bool {
         while let Some(space) = &self.spaces[number] {
             let out: Vec<u64> = space

@@ -1,8 +1,8 @@
 //! Shared memory of an attached process. No userfaultfd of ours moves it, as other processes may
 //! have it too: the kernel's swap takes it, where there is some, as with `--outside`.
 //!
-//! Victims are chosen by a CLOCK hand of its own ([`crate::paging`]), which shares what is to be
-//! evicted with the hand of private memory ([`crate::evict`]) by what each has in DRAM. What
+//! Victims are chosen by a CLOCK hand of its own ([`crate::paging`]), beside the hand of private
+//! memory ([`crate::evict`]). The two share what is to be evicted by what each has in DRAM. What
 //! several processes have mapped counts in parts, and what stayed though it was to be evicted
 //! counts no more.
 
@@ -13,7 +13,7 @@ use crate::state::Keeper;
 use crate::sys::PAGE;
 use terrace_tiers::{SwapKind, SwapView};
 
-/// What the CLOCK hand passes at a time: faults are served after each.
+/// Bytes that the CLOCK hand passes at a time: faults are served after each.
 const REGION: u64 = 256 << 10;
 /// Regions that the CLOCK hand passes before the keeper looks at what else there is to do.
 const REGIONS: usize = 16;
@@ -59,7 +59,7 @@ impl Keeper {
         };
     }
 
-    /// How many of so many pages that are to leave are to be shared memory.
+    /// How many of `pages` pages that are to be evicted are to be shared memory.
     pub fn shared_part(&self, pages: u64) -> u64 {
         let figures = &self.figures;
         let shared = figures.shared_limited_bytes;
@@ -69,7 +69,7 @@ impl Keeper {
         (pages * shared).div_ceil(shared + figures.resident_bytes)
     }
 
-    /// Pages shared memory out, about so many pages. Whether the CLOCK hand can go on.
+    /// Pages out about `pages` pages of shared memory. Returns whether the CLOCK hand can go on.
     pub fn page_out_shared(&mut self, mut pages: u64) -> bool {
         let mut has_moved = false;
         for _ in 0..REGIONS {

@@ -18,7 +18,7 @@ use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 
-/// Address spaces at a time: the target's, and those of forked children with pages out.
+/// Most address spaces at a time: the target's, and those of forked children with pages out.
 pub const SPACES: usize = 512;
 
 /// What keeper and guard both need to know.
@@ -48,7 +48,7 @@ pub const MESSAGES: usize = 64;
 // SAFETY: the messages are used by one process at a time: the keeper, and after its end the guard.
 unsafe impl Sync for Shared {}
 
-/// Descriptors of one address space.
+/// Descriptors of an address space.
 #[repr(C)]
 pub struct SharedSpace {
     /// 1 while in use: written last.
@@ -58,7 +58,7 @@ pub struct SharedSpace {
 }
 
 impl Shared {
-    /// In memory that both share.
+    /// Makes this record in memory that keeper and guard share.
     pub fn new() -> Result<&'static Shared> {
         let file = sys::memory_file(c"terrace-shared", size_of::<Shared>() as u64)?;
         let at = sys::map_shared(file.as_raw_fd(), size_of::<Shared>() as u64)?;
@@ -67,13 +67,13 @@ impl Shared {
     }
 }
 
-/// One address space: its userfaultfd and its pages.
+/// An address space: its userfaultfd and its pages.
 pub struct Space {
     pub uffd: OwnedFd,
     pub table: Table,
     /// Pages in the store.
     pub out: u64,
-    /// The userfaultfd's number in the stub, of a child.
+    /// The userfaultfd's number in the stub, for the address space of a child.
     pub there: i32,
 }
 
@@ -84,7 +84,7 @@ impl Space {
     }
 }
 
-/// Everything about one attached process.
+/// Everything about a process that is attached to.
 pub struct Keeper {
     pub target: i32,
     pub stub: Stub,
@@ -107,9 +107,9 @@ pub struct Keeper {
     pub children: Children,
     /// Forked children that are too many at once: they get everything back.
     pub crowd: Vec<usize>,
-    /// When the limit was asked for.
+    /// Time at which the limit was asked for, ms.
     pub limited_ms: u64,
-    /// Why nothing more is evicted, once that is so.
+    /// Whether nothing more is evicted.
     pub frozen: bool,
     pub pidfd: OwnedFd,
     pub guard: Option<(i32, OwnedFd)>,
@@ -117,13 +117,13 @@ pub struct Keeper {
     /// Readable once this process was asked to end by a signal.
     pub termination: OwnedFd,
     pub looked_ms: u64,
-    /// The target has ended, if not its memory.
+    /// Whether the target has ended, if not its memory.
     pub has_ended: bool,
-    /// The target has ended or executes another program: only its children are served.
+    /// Whether the target has ended or executes another program: then only its children are served.
     pub over: bool,
 }
 
-/// The clock's hand.
+/// The CLOCK hand of private memory.
 #[derive(Default)]
 pub struct Hand {
     pub mappings: Vec<Mapping>,

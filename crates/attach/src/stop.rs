@@ -5,11 +5,12 @@ use crate::inject::{Injection, Traced};
 use crate::process;
 use anyhow::{Result, anyhow};
 
-/// Stops a thread of a process: the main thread, or another where that one has ended or hangs.
+/// Stops a thread of a process: the main thread, or another where the main thread has ended or
+/// hangs.
 ///
 /// # Errors
-/// If none can be stopped, or one was asked to stop and did not: it is let go when this process
-/// ends, and not before.
+/// If none can be stopped, or a thread was asked to stop and did not. That thread is let go when
+/// this process ends, and not before.
 pub fn stop_any_thread(
     pid: i32,
     injection: &'static Injection,

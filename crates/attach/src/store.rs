@@ -1,8 +1,8 @@
 //! Compressed pages: slots in slabs of 64 KiB, each slab of one size of slot.
 //!
-//! Slots lie in a file in memory that keeper and guard map. Which are free is the keeper's alone to
-//! know: the guard only reads what the record of pages names. A stored page begins with a checksum
-//! of the page; what has more than 4,000 bytes is stored as it is.
+//! Slots lie in a file in memory that keeper and guard map. Only the keeper knows which are free:
+//! the guard only reads what the record of pages names. A stored page begins with a checksum of the
+//! page; what has more than 4,000 bytes is stored as it is.
 
 use crate::sys;
 use anyhow::{Context, Result, bail};
@@ -12,16 +12,16 @@ use terrace_tiers::{Codec, CodecKind, Page, Scratch, codec::codec_for};
 
 const SLAB: u64 = 64 << 10;
 const UNIT: u64 = 64;
-/// Slabs in all: 256 GiB, of which only what is used takes memory.
+/// Number of slabs: 256 GiB, of which only what is used takes memory.
 const SLABS: u64 = 4 << 20;
 const BYTES: u64 = SLAB * SLABS;
-/// Slabs from here on are for rescued pages: 64 of 8 KiB.
+/// Number of the first slab for rescued pages: 64 of 8 KiB.
 const LAST: u64 = SLABS - 8;
 const CHECKSUM: usize = 4;
-/// What compresses to no less is not worth its fault.
+/// Compressed bytes below which a page is worth its fault.
 const WORTH: usize = 3 << 10;
 
-/// Which slots of a slab are taken.
+/// A slab, and which of its slots are taken.
 struct Slab {
     units: u64,
     used: u32,
@@ -62,12 +62,12 @@ impl Store {
         })
     }
 
-    /// From now on nothing is freed: another process knew what is free.
+    /// Frees nothing from now on: another process knew what is free.
     pub fn only_read(&mut self) {
         self.only_read = true;
     }
 
-    /// Stores a page as it is, at a place of its own that no slab has: one for each page of a
+    /// Stores a page as it is, at a place of its own that no slab has: a place for each page of a
     /// batch.
     pub fn rescue(&mut self, index: usize, page: &Page) -> (u64, u32) {
         let offset = BYTES - (index as u64 + 1) * 2 * 4096;
@@ -84,8 +84,8 @@ impl Store {
         (offset, (CHECKSUM + page.len()) as u32)
     }
 
-    /// Compresses a page and stores it: where it is, its length, and whether that was worth while.
-    /// `None` if the store is full.
+    /// Compresses a page and stores it. Returns where it is, its length, and whether that was worth
+    /// while. `None` if the store is full.
     pub fn put(&mut self, page: &Page) -> Option<(u64, u32, bool)> {
         let checksum = crc32fast::hash(page).to_ne_bytes();
         let mut scratch = std::mem::take(&mut self.scratch);
@@ -124,14 +124,14 @@ impl Store {
         Ok(())
     }
 
-    /// One more word names a slot.
+    /// Counts a further word that names a slot.
     pub fn share(&mut self, offset: u64) {
         if !self.only_read {
             *self.shared.entry(offset).or_default() += 1;
         }
     }
 
-    /// One word less names a slot; the last one frees it.
+    /// Counts a word less that names a slot; the last one frees it.
     pub fn release(&mut self, offset: u64) {
         if self.only_read {
             return;
@@ -159,7 +159,7 @@ impl Store {
         }
     }
 
-    /// Bytes of memory that it takes.
+    /// Bytes of memory that the store takes.
     pub fn bytes(&self) -> u64 {
         (self.slabs.len() - self.empty.len()) as u64 * SLAB
     }

@@ -23,20 +23,22 @@ use code::code;
 
 /// Pages that land at a time.
 pub const BATCH: usize = 64;
-/// The stub's own memory: a page of code, the control block and its buffer, a page of requests to
-/// hold descriptors open; and the landing area. It is one range, so that one call unmaps it.
+/// Offset of the control block and its buffer in the stub's own memory. Before it is a page of
+/// code; after it are a page of requests to hold descriptors open, and the landing area. The memory
+/// is one range, so that one call unmaps it.
 const CONTROL: u64 = PAGE;
-/// In the control block: the number of the stub, as its PID namespace has it.
+/// Offset in the stub's memory, within the control block, of its number in its PID namespace.
 const NUMBER: u64 = CONTROL + 12;
-/// In the control block: the number of the context of asynchronous I/O.
+/// Offset in the stub's memory, within the control block, of the number of the context of
+/// asynchronous I/O.
 const CONTEXT: u64 = CONTROL + 24;
-/// In the control block: [`Injection::mark`].
+/// Offset in the stub's memory, within the control block, of [`Injection::mark`].
 const MARK: u64 = CONTROL + 32;
 const HOLDS: u64 = 5 * PAGE;
 const OWN: u64 = 6 * PAGE;
 const LANDING_BYTES: u64 = BATCH as u64 * PAGE;
 const ALL: u64 = OWN + LANDING_BYTES;
-/// Descriptors that are held open: that of the target first, then those of children.
+/// Number of descriptors that can be held open: that of the target first, then those of children.
 pub const HELD: usize = 64;
 const BUFFER: u64 = 0x100;
 const HEADER: usize = 16;
@@ -44,17 +46,17 @@ const CALL: usize = 64;
 const BUFFER_BYTES: usize = 0x2f00;
 /// How many times 200 ms the stub may take for an answer.
 const STUB_WAITS: u32 = 50;
-/// Calls with this number of arguments, or fewer.
+/// A call of the stub: its number and up to six arguments.
 pub type Call = [u64; 7];
 
-/// The stub of one target, as the keeper has it.
+/// The stub of a target, as the keeper has it.
 pub struct Stub {
-    /// Its process id.
+    /// Process id of the stub.
     pub pid: i32,
     pidfd: OwnedFd,
-    /// Its numbers in the target's address space.
+    /// Address of the stub's memory in the target's address space.
     pub base: u64,
-    /// The landing area, [`BATCH`] pages.
+    /// Address of the landing area, [`BATCH`] pages.
     pub landing: u64,
     /// The context of asynchronous I/O that holds userfaultfds, 0 without one.
     context: u64,
@@ -64,17 +66,18 @@ pub struct Stub {
     /// The userfaultfd's number in the stub.
     pub uffd_there: i32,
     socket: OwnedFd,
-    /// A socket over which descriptors go to the stub, and its number there.
+    /// A socket over which descriptors go to the stub.
     gift: OwnedFd,
+    /// Number, in the stub, of the socket's other end.
     gift_there: i32,
     sequence: u64,
-    /// Whether it ended without being told.
+    /// Whether the stub ended without being told.
     pub dead: bool,
 }
 
 impl Stub {
-    /// Has a stopped target begin a stub. Nothing of it is left there if this fails, but where the
-    /// target has ended: then [`end_unknown`] finds it.
+    /// Has a stopped target begin a stub. If this fails, nothing of the stub is left there, unless
+    /// the target has ended: then [`end_unknown`] finds it.
     pub fn plant(traced: &mut Traced, target: i32, record: &Injection) -> Result<()> {
         record.is_fresh.store(1, Release);
         let base = traced.map(ALL)?;
@@ -149,7 +152,7 @@ impl Stub {
     /// Has the stub make its descriptors and mappings, and takes copies of them.
     fn equip(pid: i32, base: u64) -> Result<Self> {
         let pidfd = sys::pidfd_open(pid).context("pidfd_open of the stub")?;
-        // It has a descriptor of each forked child, whatever the target may have.
+        // It has a descriptor of each forked child, whatever limit the target may have.
         sys::raise_descriptors(pid);
         // Its memory is the target's.
         sys::forbid_core(pid);
@@ -232,7 +235,7 @@ impl Stub {
         Ok(())
     }
 
-    /// Where data of a request of so many calls lies, in the target's memory.
+    /// Address, in the target's memory, of the data of a request with `calls` calls.
     pub fn data_address(&self, calls: usize) -> u64 {
         self.base + CONTROL + BUFFER + (HEADER + calls * CALL) as u64
     }
@@ -276,7 +279,8 @@ impl Stub {
         Ok(self.sequence)
     }
 
-    /// The answer to a request; older ones, for a keeper that has ended, are passed over.
+    /// Receives the answer to a request; older answers, for a keeper that has ended, are passed
+    /// over.
     fn receive(&mut self, sequence: u64) -> Result<Vec<u8>> {
         let mut answer = vec![0u8; BUFFER_BYTES];
         loop {
@@ -305,12 +309,12 @@ impl Stub {
         }
     }
 
-    /// Whether it has ended, also where no parent has waited for it.
+    /// Whether the stub has ended, also where no parent has waited for it.
     pub fn has_ended(&self) -> bool {
         self.dead || sys::wait_readable(self.pidfd.as_raw_fd(), 0)
     }
 
-    /// Ends it at once. What it does just now is over when this returns.
+    /// Ends the stub at once. What it does just now is over when this returns.
     pub fn kill(&mut self) {
         self.signal(libc::SIGKILL);
         self.dead = true;
@@ -329,7 +333,7 @@ impl Stub {
         self.calls(&[], &mut []).map(drop)
     }
 
-    /// Gives the stub a copy of a descriptor; its number there.
+    /// Gives the stub a copy of a descriptor. Returns its number there.
     pub fn give(&mut self, fd: i32) -> Result<i32> {
         send_descriptor(self.gift.as_raw_fd(), fd)?;
         // A msghdr with one byte of data and room for one descriptor.
@@ -358,7 +362,7 @@ impl Stub {
         Ok(there)
     }
 
-    /// Empties the landing area. It is not registered meanwhile: its own discard would be an event.
+    /// Empties the landing area. It is not registered meanwhile: the discard would be an event.
     pub fn empty_landing(&mut self) -> Result<()> {
         let end = self.landing + BATCH as u64 * PAGE;
         let range = self.data_address(3);
@@ -419,7 +423,7 @@ pub fn is_there(pid: i32, base: u64) -> bool {
     read == Ok(there.len()) && there == code()
 }
 
-/// Unmaps what a stub has, by a stopped thread of its memory, if it is still there: what lies
+/// Unmaps what a stub has, by a stopped thread of its memory, if the stub is still there. What lies
 /// there by now may be the program's.
 pub fn unmap(traced: &mut Traced, pid: i32, base: u64) -> Result<()> {
     if !is_there(pid, base) {
@@ -438,8 +442,9 @@ pub fn unmap_fresh(traced: &mut Traced, base: u64) -> Result<()> {
     traced.call([libc::SYS_munmap as u64, base, ALL, 0, 0, 0, 0]).map(drop)
 }
 
-/// Ends a stub of which no more is known than where its memory is, and what marks that. Its memory
-/// tells, not the target's: the target may have ended, or may execute another program.
+/// Ends a stub of which no more is known than where its memory is, and what marks that memory. The
+/// stub's memory tells, not the target's: the target may have ended, or may execute another
+/// program.
 pub fn end_unknown(target: i32, record: &Injection) {
     /// How long the intermediate process may take to make it.
     const PATIENCE_NS: u64 = 1_000_000_000;
@@ -469,7 +474,8 @@ pub fn end_unknown(target: i32, record: &Injection) {
     }
 }
 
-/// The number of the stub, as the memory of a process tells that has the mark; 0 before it is made.
+/// The number of the stub, as told by the memory of a process that has the mark; 0 before it is
+/// made.
 fn number_of_stub(pid: i32, base: u64, mark: u64) -> Option<i32> {
     let mut there = [0; 8];
     let read = sys::read_memory(pid, base + MARK, &mut there);

@@ -10,7 +10,7 @@ pub use terrace_os::{
 /// Bytes in a page.
 pub const PAGE: u64 = 4096;
 
-/// The userfaultfd of a process is asked for these, and for [`FEATURE_MOVE`].
+/// Features that the userfaultfd of a process is asked for, beside [`FEATURE_MOVE`].
 pub const FEATURES: u64 = (1 << 1) | (1 << 2) | (1 << 3) | (1 << 6);
 /// UFFD_FEATURE_PAGEFAULT_FLAG_WP and UFFD_FEATURE_WP_UNPOPULATED: absent pages can be marked.
 pub const FEATURE_MARKS: u64 = 1 | (1 << 13);
@@ -20,7 +20,7 @@ pub const FEATURE_MOVE: u64 = 1 << 16;
 const PAGEMAP_SCAN: u64 = 0xc060_6610;
 
 pub const EVENT_PAGEFAULT: u8 = 0x12;
-/// UFFD_PAGEFAULT_FLAG_WP, of a fault's flags.
+/// Flag of a fault: UFFD_PAGEFAULT_FLAG_WP.
 pub const FAULT_PROTECTED: u64 = 2;
 pub const EVENT_FORK: u8 = 0x13;
 pub const EVENT_REMAP: u8 = 0x14;
@@ -38,7 +38,7 @@ pub struct Message {
 }
 const _: () = assert!(size_of::<Message>() == 32);
 
-/// Where pages are in a range: one entry of PAGEMAP_SCAN's answer.
+/// A run of pages that a scan of a range found: one entry of PAGEMAP_SCAN's answer.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct Run {
@@ -109,13 +109,13 @@ pub fn read_messages(uffd: i32, messages: &mut [Message]) -> usize {
     usize::try_from(got).unwrap_or(0) / size_of::<Message>()
 }
 
-/// Where resident anonymous pages are between two addresses, by a descriptor of
+/// Finds where resident anonymous pages are between two addresses, by a descriptor of
 /// `/proc/PID/pagemap`. Returns how many runs were found and where the look ended.
 pub fn resident(pagemap: i32, start: u64, end: u64, runs: &mut [Run]) -> Result<(usize, u64), i32> {
     scan(pagemap, start, end, runs, [FILE | PFNZERO, FILE | PRESENT | PFNZERO, 0])
 }
 
-/// Where pages are in memory, also those of shared memory: as [`resident`].
+/// Finds where pages are in memory, also those of shared memory; else as [`resident`].
 pub fn in_memory(
     pagemap: i32,
     start: u64,
@@ -125,7 +125,7 @@ pub fn in_memory(
     scan(pagemap, start, end, runs, [PFNZERO, PRESENT | PFNZERO, 0])
 }
 
-/// Where the page table has anything: as [`resident`].
+/// Finds where the page table has anything; else as [`resident`].
 pub fn present(pagemap: i32, start: u64, end: u64, runs: &mut [Run]) -> Result<(usize, u64), i32> {
     scan(pagemap, start, end, runs, [0, 0, PRESENT | SWAPPED])
 }
@@ -177,8 +177,8 @@ pub fn pidfd_getfd(pidfd: i32, fd: i32) -> io::Result<OwnedFd> {
     descriptor(unsafe { libc::syscall(libc::SYS_pidfd_getfd, pidfd, fd, 0) })
 }
 
-/// Blocks the signals that ask a process to end, in this one and in those that it forks. The
-/// descriptor (signalfd(2)) can be read once one of them has come.
+/// Blocks the signals that ask a process to end, in this process and in those that it forks. The
+/// descriptor (signalfd(2)) can be read once such a signal has come.
 pub fn block_termination() -> io::Result<OwnedFd> {
     // SAFETY: plain data, which the next calls fill.
     let mut signals: libc::sigset_t = unsafe { std::mem::zeroed() };
@@ -220,7 +220,7 @@ pub fn memory_file(name: &std::ffi::CStr, bytes: u64) -> io::Result<OwnedFd> {
     if sized != 0 { Err(io::Error::last_os_error()) } else { Ok(file) }
 }
 
-/// Another descriptor of the same file, which programs inherit that this process executes.
+/// Makes another descriptor of a file. Programs that this process executes inherit it.
 pub fn inherited(fd: i32) -> io::Result<OwnedFd> {
     // SAFETY: no memory is involved.
     descriptor(i64::from(unsafe { libc::fcntl(fd, libc::F_DUPFD, 3) }))
@@ -258,7 +258,7 @@ pub fn punch(fd: i32, offset: u64, bytes: u64) {
     unsafe { libc::fallocate(fd, HOLE, offset as i64, bytes as i64) };
 }
 
-/// Reads another process's memory; the number of bytes read from the start.
+/// Reads another process's memory. Returns the number of bytes read from the start.
 pub fn read_memory(pid: i32, at: u64, buffer: &mut [u8]) -> Result<usize, i32> {
     let local = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
     let remote = libc::iovec { iov_base: at as *mut _, iov_len: buffer.len() };
@@ -285,7 +285,7 @@ pub fn shares_memory(a: i32, b: i32) -> Option<bool> {
 }
 
 /// Gives the kernel advice (MADV_COLD, MADV_PAGEOUT) on ranges (start, bytes) of another process,
-/// by its pidfd. On how many bytes it took that.
+/// by its pidfd. Returns on how many bytes it took the advice.
 pub fn advise_other(pidfd: i32, ranges: &[(u64, u64)], advice: i32) -> Result<i64, i32> {
     let vector: Vec<libc::iovec> = ranges
         .iter()
@@ -302,8 +302,8 @@ pub fn nodes_of(pid: i32, pages: &[u64]) -> Result<Vec<i32>, i32> {
     move_pages(pid, pages, None)
 }
 
-/// Moves pages of another process to a node, those that no other process has. What holds for each
-/// then: as [`nodes_of`].
+/// Moves those pages of another process to a node that no other process has. Returns what holds for
+/// each page then, as [`nodes_of`].
 pub fn move_to_node(pid: i32, pages: &[u64], node: u32) -> Result<Vec<i32>, i32> {
     move_pages(pid, pages, Some(&vec![node as i32; pages.len()]))
 }
@@ -328,7 +328,7 @@ fn move_pages(pid: i32, pages: &[u64], nodes: Option<&[i32]>) -> Result<Vec<i32>
     Ok(status)
 }
 
-/// Waits until a descriptor can be read or `milliseconds` are over; whether it can.
+/// Waits until a descriptor can be read or `milliseconds` are over. Returns whether it can be.
 pub fn wait_readable(fd: i32, milliseconds: i32) -> bool {
     let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     // SAFETY: one structure, writable.
@@ -361,7 +361,8 @@ pub fn raise_descriptors(pid: i32) {
     }
 }
 
-/// Has a process leave no core dump: of one byte there is none, neither in a file nor in a pipe.
+/// Keeps a process from leaving a core dump: with a limit of one byte there is none, neither in a
+/// file nor in a pipe.
 pub fn forbid_core(pid: i32) {
     let limit = libc::rlimit { rlim_cur: 1, rlim_max: 1 };
     // SAFETY: the structure is readable.

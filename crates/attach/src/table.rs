@@ -1,14 +1,14 @@
 //! The record of pages: a word for each page of an address space, by address.
 //!
 //! It is a sparse file in memory of 256 GiB, mapped as it is, so it needs no ranges and never has
-//! to grow; only parts that were written take memory, 8 bytes a page. Keeper and guard share it.
+//! to grow. Only parts that were written take memory, 8 bytes a page. Keeper and guard share it.
 
 use crate::sys::{self, PAGE};
 use anyhow::{Context, Result};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering::*};
 
-/// Addresses from here on are not looked at: a program gets such only where it asks for them.
+/// First address that is not looked at: a program gets such addresses only where it asks for them.
 pub const ADDRESSES: u64 = 1 << 47;
 const BYTES: u64 = ADDRESSES / PAGE * 8;
 
@@ -22,17 +22,20 @@ pub enum State {
     /// Resident when the kernel told that it is to be discarded, which may not have happened yet:
     /// not moved before it has faulted.
     Gone,
-    /// In the store when the kernel told that it is to be discarded: it is zero once the mark in
+    /// In the store when the kernel told that it is to be discarded. It is zero once the mark in
     /// the page table is gone, which the discard takes away. Offset and number of bytes.
     Doomed(u64, u32),
 }
 
 /// A page's word: its state, and what the choice of victims notes.
 ///
-/// Bits 0 and 1: state. 2: known to be registered. 3 to 5: faults, the clock's use count. 6: the
-/// page table has a mark for it. 8 and up:
-/// of a page in the store its length (13 bits) and its offset in units of 64 bytes; of another the
-/// time of its last restore.
+/// - Bits 0 and 1: state.
+/// - Bit 2: known to be registered.
+/// - Bits 3 to 5: faults, the use count of CLOCK.
+/// - Bit 6: the page table has a mark for it.
+/// - Bits 8 and up, of a page in the store: its length (13 bits) and its offset in units of 64
+///   bytes.
+/// - Bits 8 and up, of another page: the time of its last restore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Word(pub u64);
 
@@ -180,13 +183,13 @@ impl Table {
         self.word(page).store(word.0, Release);
     }
 
-    /// The pages of a range of which anything is known. Parts of the file that were never written
-    /// are passed over, and stay so.
+    /// Pages of a range of which anything is known. Parts of the file that were never written are
+    /// passed over, and stay so.
     pub fn known(&self, start: u64, end: u64) -> Known<'_> {
         Known { table: self, at: start & !(PAGE - 1), written: start, end: end.min(ADDRESSES) }
     }
 
-    /// How many bytes of memory it takes.
+    /// How many bytes of memory the table takes.
     pub fn bytes(&self) -> u64 {
         // SAFETY: the structure is plain data, filled by the call.
         let mut about: libc::stat = unsafe { std::mem::zeroed() };
@@ -213,7 +216,7 @@ impl Drop for Table {
 pub struct Known<'a> {
     table: &'a Table,
     at: u64,
-    /// Up to here the file was written.
+    /// Address up to which the file was written.
     written: u64,
     end: u64,
 }

@@ -64,7 +64,7 @@ pub struct DetachArguments {
     pub pids: Vec<i32>,
 }
 
-/// Attaches to each; the exit status is 0 if all could be.
+/// Attaches to each process; the exit status is 0 if all could be attached to.
 pub fn attach(arguments: &AttachArguments) -> Result<u8> {
     let (codec, tier, node) = match arguments.outside {
         true => outside_tier(&arguments.tiers)?,
@@ -98,7 +98,7 @@ pub fn attach(arguments: &AttachArguments) -> Result<u8> {
     })
 }
 
-/// What compresses pages, of a list of tiers, and its name.
+/// The codec that compresses pages in a list of tiers, and the tier's name.
 pub fn tier(list: &str) -> Result<(CodecKind, String)> {
     let tiers = parse_tiers(list)?;
     let mut compressed = tiers.iter().filter(|tier| tier.kind != TierKind::Dram);
@@ -138,7 +138,7 @@ fn outside_tier(list: &str) -> Result<(CodecKind, String, Option<u32>)> {
     )
 }
 
-/// What a process may take that is attached to, of values as the command line has them.
+/// What a process that is attached to may take, from values as the command line has them.
 fn parsed(dram: Option<&str>, slowdown: Option<&str>) -> Result<Budget> {
     let dram = dram.map(str::parse).transpose().map_err(|error| anyhow!("--dram: {error}"))?;
     let slowdown = slowdown.map(str::parse).transpose().map_err(anyhow::Error::msg)?;
@@ -176,10 +176,10 @@ fn budget(dram: Option<Dram>, slowdown: Option<Wanted>) -> Budget {
     Budget { follow: Some(Box::new(follow)), ..budget }
 }
 
-/// No process is held to less by a slowdown.
+/// Least limit that a slowdown sets for a process, bytes.
 const LEAST: u64 = 1 << 20;
 
-/// Detaches from each; the exit status is 0 if all could be.
+/// Detaches from each process; the exit status is 0 if all could be detached from.
 pub fn detach(arguments: &DetachArguments) -> Result<u8> {
     each(&arguments.pids, |pid| {
         Ok(match terrace_attach::detach(pid)? {

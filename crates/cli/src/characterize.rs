@@ -43,7 +43,7 @@ pub struct CharacterizeArguments {
     /// and zsmalloc, in DRAM and on the slow medium (a node, else files)
     #[arg(long, conflicts_with = "tiers")]
     pub paper: bool,
-    /// So many pages at most of each
+    /// At most this many pages of each
     #[arg(long, value_name = "N", default_value_t = 8192,
           value_parser = clap::value_parser!(u32).range(16..=1_000_000))]
     pub pages: u32,
@@ -78,7 +78,7 @@ struct Measured {
     tier: String,
     /// Memory of the medium for each byte of data, with all that the pool takes.
     stored: f64,
-    /// That, at the medium's price: 1 is all of it in DRAM.
+    /// Cost of a byte of data at the medium's price: 1 is all of it in DRAM.
     cost: f64,
     store_p50_ns: u64,
     store_p99_ns: u64,

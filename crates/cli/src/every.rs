@@ -12,7 +12,7 @@ impl Every {
     const MOST_S: u64 = 365 * 86_400;
     const UNITS: [(char, u64); 3] = [('s', 1), ('m', 60), ('h', 3600)];
 
-    /// As a length of time.
+    /// The interval as a length of time.
     pub fn duration(self) -> Duration {
         Duration::from_secs(self.0)
     }

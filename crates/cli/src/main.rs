@@ -38,7 +38,7 @@ use terrace_sim::workload::WorkloadError;
 
 /// Exit status for everything that went wrong on our side, as for `env` and `timeout`.
 const OUR_FAULT: u8 = 125;
-/// And for a file that was read and is not what it should be.
+/// Exit status for a file that was read and is not what it should be.
 pub const WRONG_CONTENTS: u8 = 1;
 
 fn main() -> ExitCode {
@@ -115,7 +115,7 @@ fn not_a_workload(error: anyhow::Error) -> anyhow::Result<u8> {
     }
 }
 
-/// One message of ours on standard error; a closed standard error is not an error.
+/// Writes a message of ours to standard error; a closed standard error is not an error.
 fn say(message: &str) {
     let _ = writeln!(std::io::stderr(), "terrace: {message}");
 }

@@ -1,5 +1,5 @@
-//! `terrace record`: runs a program and writes down which parts of its memory it touches when, for
-//! `terrace report` and for whoever wants to know before anything is moved. The program runs as
+//! `terrace record`: runs a program and writes down which parts of its memory it touches when. The
+//! recording is for `terrace report`, and for a look before anything is moved. The program runs as
 //! without us: nothing is preloaded, nothing managed.
 
 use crate::processes::data::{Data, REGION_BYTES};
@@ -75,7 +75,7 @@ fn recording_size(text: &str) -> Result<u64, String> {
 const SAMPLES_A_LOOK: u64 = 170;
 /// Bytes of a page, by which accesses are written.
 const PAGE_BYTES: u64 = 4096;
-/// Accesses are written out after so long, so that the file can be read while it grows.
+/// Accesses are written out after this time, so that the file can be read while it grows.
 const FLUSH_EVERY_US: u64 = 1_000_000;
 
 /// Runs the command; the result is the exit status. Does not return if a signal killed the program:
@@ -116,7 +116,7 @@ pub fn run(arguments: &RecordArguments) -> Result<u8> {
 
 struct Recorder {
     clock: Clock,
-    /// Until it fails.
+    /// Where samples go, until that fails.
     output: Option<Output>,
     data: RefCell<Data>,
     begun: Instant,
@@ -190,9 +190,9 @@ impl Recorder {
 
 /// What becomes of samples.
 enum Output {
-    /// They are counted by region and time.
+    /// Samples are counted by region and time.
     Counts { writer: Writer, window: Window, window_ms: u64 },
-    /// They are written one by one.
+    /// Samples are written one by one.
     Accesses(Accesses),
 }
 
@@ -258,7 +258,7 @@ impl Output {
         }
     }
 
-    /// All samples of a look were added.
+    /// Notes that all samples of a look were added.
     fn looked(&mut self, tally: &Tally, now_ms: u64) -> io::Result<()> {
         match self {
             Output::Counts { writer, window, window_ms } => {
@@ -275,7 +275,7 @@ impl Output {
         }
     }
 
-    /// Until something is to be written, ms.
+    /// Time until something is to be written, ms.
     fn left_ms(&self, now_ms: u64) -> u64 {
         match self {
             Output::Counts { window, window_ms, .. } => {
@@ -299,7 +299,7 @@ impl Output {
 }
 
 impl Accesses {
-    /// In the order of time: each CPU has its own ring.
+    /// Writes the accesses in the order of time: each CPU has its own ring.
     fn write(&mut self) -> io::Result<()> {
         self.waiting.sort_by_key(|sample| sample.time_ns);
         for sample in self.waiting.drain(..) {

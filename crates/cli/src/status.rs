@@ -33,7 +33,7 @@ pub struct StatusArguments {
 
 /// Width of a tier's bar, cells.
 pub const BAR: usize = 30;
-/// Between the two looks of one answer, and between the answers of `--watch`.
+/// Time between the two looks of one answer, and between the answers of `--watch`.
 const FIRST_WAIT: Duration = Duration::from_millis(500);
 const WATCH_EVERY: Duration = Duration::from_secs(1);
 /// A process that measures writes ten times a second: if it wrote in this time, it is not looked at
@@ -56,7 +56,7 @@ pub struct Status {
 pub const UNSUPERVISED: &str =
     "its `terrace run` was killed: budgets stay as they are, and no report follows";
 
-/// One run and its processes.
+/// A run and its processes.
 #[derive(Debug, PartialEq, Serialize)]
 pub struct Run {
     /// Where the run keeps its statistics pages.
@@ -98,7 +98,7 @@ pub struct Process {
     /// Share of the last minute that was lost, or of all its life where that is less; `None` where
     /// that is not known.
     pub slowdown_last_minute: Option<f64>,
-    /// Its other anonymous memory on average, which is not managed, bytes.
+    /// Other anonymous memory of the process on average, which is not managed, bytes.
     pub unmanaged_bytes: u64,
     /// What is not managed now, by kind; `None` where that is little, or was not looked at.
     pub other_memory: Option<OtherMemory>,
@@ -146,7 +146,7 @@ impl Process {
         (!told.is_empty()).then(|| format!("pages evicted as {}", told.join(", ")))
     }
 
-    /// A tier's name, how much of the data is in it, and a bar of at most so many cells.
+    /// A tier's name, how much of the data is in it, and a bar of at most `cells` cells.
     pub fn tier_bar(&self, tier: &TierNow, cell: char, cells: usize) -> String {
         let most = self.tiers.iter().map(|tier| tier.logical_bytes).max().unwrap_or(0).max(1);
         let filled = (tier.logical_bytes as f64 / most as f64 * cells as f64).round() as usize;
@@ -205,7 +205,7 @@ pub fn run(arguments: &StatusArguments) -> Result<u8> {
             anstream::AutoStream::auto(&mut out)
                 .write_all(emphasised(&text(&status, cell)).as_bytes())
         };
-        // Whoever reads it may have seen enough.
+        // A reader of it may have seen enough.
         if written.and_then(|()| out.flush()).is_err()
             || !arguments.watch
             || (status.runs.is_empty() && status.attached.is_empty())

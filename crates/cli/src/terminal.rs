@@ -7,7 +7,7 @@ use std::io::IsTerminal as _;
 
 /// What a line has in it that tells of something amiss.
 const AMISS: [&str; 4] = ["could not get below", "silent for", "was killed", "note: "];
-/// And of a headline.
+/// What a headline has in it that tells of something amiss.
 const UNMANAGED: &str = "not managed: ";
 
 /// The text with headlines, which are not indented, in bold, and lines that tell of something amiss

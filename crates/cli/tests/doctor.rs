@@ -23,7 +23,7 @@ fn every_row_is_whole_and_the_status_is_the_verdict() {
     let text = |arguments: &[&str]| stdout(&scratch.terrace(arguments).output().unwrap());
     let (short, long) = (text(&["doctor"]), text(&["doctor", "--all"]));
     for text in [&short, &long] {
-        // Nobody's terminal: no colours.
+        // No terminal: no colours.
         assert!(text.starts_with("Terrace can") && !text.contains('\x1b'), "{text}");
     }
     assert!(long.contains("userfaultfd") && long.contains("\nok  "), "{long}");

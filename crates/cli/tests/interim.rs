@@ -34,7 +34,7 @@ fn a_file_has_the_last_report_whole() {
     while elapsed.len() < 2 {
         assert!(Instant::now() < deadline, "no two reports: {elapsed:?}");
         std::thread::sleep(Duration::from_millis(20));
-        // Whoever reads it never sees a part.
+        // A reader of it never sees a part.
         let Ok(text) = fs::read(&path) else { continue };
         let report: Value = serde_json::from_slice(&text).unwrap();
         assert_eq!((&report["exit_status"], &report["signal"]), (&Value::Null, &Value::Null));

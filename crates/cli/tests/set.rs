@@ -19,7 +19,7 @@ const MIB: u64 = 1 << 20;
 /// 64 MiB, as a run tells it.
 const LOWER: &str = "67108864";
 
-/// A run of `sleep` that says that it has so much; its process is ended with this value.
+/// A run of `sleep` that says that it has this much memory; its process is ended with this value.
 struct Started<'a> {
     scratch: &'a Scratch,
     child: Child,
@@ -85,7 +85,7 @@ impl<'a> Started<'a> {
         assert!(stderr(&output).contains(why), "{}", stderr(&output));
     }
 
-    /// What its process may have, as it is told.
+    /// Share of the budget that the process is told.
     fn share(&self) -> u64 {
         let directory = self.scratch.run_directories().pop().unwrap();
         let page: PathBuf = self.scratch.path("runs").join(directory);
@@ -206,7 +206,7 @@ fn another_users_run_is_refused() {
         return eprintln!("not tested: only root can be another user");
     }
     let run = Started::new(&scratch, &["--dram", "1G"]);
-    // Where anybody may come.
+    // A place that all users may enter.
     let place = tempfile::tempdir().unwrap();
     let command = place.path().join("terrace");
     fs::copy(env!("CARGO_BIN_EXE_terrace"), &command).unwrap();

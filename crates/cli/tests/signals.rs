@@ -1,4 +1,4 @@
-//! `terrace run` is as good as the program to whoever sends signals to it.
+//! `terrace run` is as good as the program to a sender of signals.
 
 mod support;
 
@@ -150,7 +150,7 @@ fn the_program_has_our_callers_mask_and_dispositions() {
 fn a_stopped_and_continued_run_goes_on() {
     let Some(scratch) = Scratch::new() else { return };
     let mut command = scratch.shell("echo ready; read word; echo $word");
-    // Of a process group whose starters are all gone the kernel stops nobody; this one's is here.
+    // The kernel stops no process of a group whose starters are all gone; this one's is here.
     command.process_group(0);
     let mut child =
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();

@@ -9,7 +9,7 @@ use support::{stderr, stdout, terrace};
 use terrace_trace::accesses::{Clock, Header, Page, Writer};
 use terrace_trace::objects;
 
-/// A quick one: three policies over two workloads.
+/// Arguments of a quick run: three policies over two workloads.
 const QUICK: [&str; 11] = [
     "sim",
     "jump",
@@ -522,7 +522,7 @@ fn more_requests_help_until_the_bandwidth_is_used_up() {
     let is = |(found, _): (f64, f64), expected: f64, within: f64| {
         assert!((found / expected - 1.0).abs() < within, "{found} of {expected}")
     };
-    // One at a time, and so few that they hardly meet: what the latencies allow.
+    // One at a time: they hardly meet, and the rate is what the latencies allow.
     let one = rate("1", "50%");
     is(one, 1e9 / (80.0 * one.1 + 300.0 * (1.0 - one.1)), 1e-6);
     is(rate("4", "50%"), 4e9 / 190.0, 0.01);

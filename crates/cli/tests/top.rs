@@ -11,8 +11,8 @@ use support::{Scratch, pseudo_terminal};
 use terrace_control::stats::{self, State, StatsPage};
 use terrace_os as sys;
 
-/// A run's directory with so many processes of another PID namespace, as they leave pages there. It
-/// lives for as long as the file is open.
+/// A run's directory with `processes` processes of another PID namespace, as they leave pages
+/// there. It lives for as long as the file is open.
 fn run(scratch: &Scratch, processes: u32) -> File {
     let directory = scratch.path("runs").join(format!("terrace-{:032x}", 7));
     fs::create_dir(&directory).unwrap();
@@ -45,7 +45,7 @@ fn lock(directory: &Path) -> File {
     file
 }
 
-/// What it draws until this text comes, and from there to its end by `q`.
+/// What `terrace top` draws until this text comes, and from there to its end by `q`.
 fn shown(scratch: &Scratch, awaited: &str) -> String {
     let (mut ours, theirs) = pseudo_terminal();
     let size = libc::winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };

@@ -1,11 +1,13 @@
-//! Calling contexts: a number for the return addresses of the innermost frames of whoever allocates
-//! (Jenga §3.3, §4.1).
+//! Calling contexts: a number for the return addresses of the innermost frames of an allocation's
+//! caller (Jenga §3.3, §4.1).
 //!
 //! Frames are found by cached unwind rules ([`unwind`]), not by frame pointers, which Debian's
-//! programs lack: a walk along those saw 5 to 66 % of the contexts of four Debian
-//! programs, and follows garbage. Where a frame has no rule (code made at run time, missing unwind
-//! information) or the stack is not the thread's own, the return addresses so far are mixed with
-//! the height of the stack, if that is known.
+//! programs lack. A walk along those saw 5 to 66 % of the contexts of four Debian programs, and
+//! follows garbage.
+//!
+//! A frame has no rule if its code was made at run time or unwind information is missing. There,
+//! and where the stack is not the thread's own, the context ends. The return addresses so far are
+//! mixed with the height of the stack, if that is known.
 
 pub mod unwind;
 
@@ -26,7 +28,7 @@ pub fn set_depth(depth: usize) {
     DEPTH.store(depth as u32, Relaxed);
 }
 
-/// Where a thread's stack lies. Not known if `high` is 0.
+/// Bounds of a thread's stack. Not known if `high` is 0.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Stack {
     low: usize,
@@ -38,13 +40,13 @@ unsafe extern "C" {
     static __libc_stack_end: usize;
 }
 
-/// How long threads' stacks are if nothing else is said, and at most the main thread's.
+/// How long threads' stacks are if nothing else is said, and at most the main thread's, bytes.
 static THREADS_LEN: AtomicUsize = AtomicUsize::new(0);
 static MAIN_LEN: AtomicUsize = AtomicUsize::new(0);
-/// The main thread's, where it is not limited: below this the kernel maps other things.
+/// Greatest length of the main thread's stack, bytes: below that the kernel maps other things.
 const MAIN_LEN_MAX: u64 = 128 << 20;
 
-/// Learns how long stacks are; before that, none is known.
+/// Learns how long stacks are; before that, no stack's length is known.
 pub fn learn_stacks() {
     let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
     let mut len = 0;
@@ -61,15 +63,15 @@ pub fn learn_stacks() {
     MAIN_LEN.store(limit.rlim_cur.min(MAIN_LEN_MAX) as usize, Relaxed);
 }
 
-/// A thread is about to be made whose stack has this length: a shorter one than usual is what may
-/// be relied on from now on.
+/// A thread is about to be made whose stack has `len` bytes. If that is shorter than usual, no more
+/// is relied on from now on.
 pub fn will_have_stack(len: usize) {
     THREADS_LEN.fetch_min(len, Relaxed);
 }
 
 impl Stack {
-    /// The calling thread's: its description, which the C library puts at the stack's upper end,
-    /// tells where it is. Asking the C library itself (pthread_getattr_np) is not possible: it
+    /// The calling thread's stack. Its description, which the C library puts at the stack's upper
+    /// end, tells where it is. The C library itself (pthread_getattr_np) cannot be asked: it
     /// allocates while it holds a lock, so this may have been called by it.
     pub fn of_this_thread() -> Self {
         let here = std::ptr::from_ref(&MaybeUninit::<u8>::uninit()) as usize;
@@ -124,7 +126,7 @@ pub fn id(stack: &Stack, caller: Caller) -> ContextId {
     hash ^ hash >> 32
 }
 
-/// The return addresses of a context, innermost first; says how many there are.
+/// Fills in the return addresses of a context, innermost first. Returns how many there are.
 pub fn frames(stack: &Stack, caller: Caller, frames: &mut [usize; DEPTH_MAX]) -> usize {
     frames[0] = caller.return_address;
     let mut len = 1;
@@ -140,11 +142,11 @@ pub fn frames(stack: &Stack, caller: Caller, frames: &mut [usize; DEPTH_MAX]) ->
 enum Step {
     /// The next return address.
     Frame(usize),
-    /// There is no rule for going on: bytes from here to the end of the stack. The last step.
+    /// The last step, where there is no rule for going on: bytes from here to the end of the stack.
     Height(usize),
 }
 
-/// No frame is larger: whatever leads so far is no rule.
+/// Greatest length of a frame, bytes: what leads further is no rule.
 const FRAME_MAX: usize = 1 << 20;
 
 /// Goes from frame to frame after the innermost. Reads nothing but the thread's own stack above

@@ -34,7 +34,7 @@ extern "C" fn with_nonsense(call: extern "C" fn()) {
     )
 }
 
-/// Calls with so many bytes, a multiple of 16, taken from the stack, as `alloca` does: where the
+/// Calls with `bytes` bytes, a multiple of 16, taken from the stack, as `alloca` does. Where the
 /// frame began only the frame pointer tells.
 #[unsafe(naked)]
 extern "C" fn with_room(call: extern "C" fn(), bytes: usize) {
@@ -62,7 +62,7 @@ extern "C" fn from_nowhere(call: extern "C" fn()) {
 
 type Seen = (ContextId, Vec<usize>, Vec<usize>);
 
-/// The depth is the process's; whoever sets it runs alone.
+/// The depth is the process's: a test that sets it runs alone.
 static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
 thread_local! {
@@ -203,7 +203,7 @@ fn contexts_are_equal_where_frames_are() {
     }
 }
 
-/// A stack of the program's own making: how high it is nobody knows.
+/// On a stack of the program's own making the height is not known.
 #[test]
 fn on_a_foreign_stack_the_innermost_frame_is_all() {
     let mut caller = Caller { return_address: 0, frame: 0, frame_pointer: 0 };
@@ -234,7 +234,7 @@ fn in_a_signal_handler_frames_up_to_the_trampoline_are_found() {
     });
 }
 
-/// Another library at the same place has other frames.
+/// A library that is loaded at the place of another has other frames.
 #[test]
 fn rules_of_an_unloaded_library_are_forgotten() {
     with_depth(4, || {

@@ -1,11 +1,11 @@
-//! How to get from a return address to the frame that called: one rule for each, read once from the
-//! program's own unwind information (`.eh_frame`) and cached.
+//! Rules to get from a return address to the frame that called. There is one for each, read once
+//! from the program's own unwind information (`.eh_frame`) and cached.
 //!
 //! A rule says where the caller's frame begins (from the stack pointer or from `rbp`) and where the
-//! caller's `rbp` was saved: enough to go on. Rows that need more than that (expressions, as in
-//! signal trampolines; other registers) have no rule. Nothing here allocates, takes a
-//! lock or depends on frame pointers. The loader's tables are asked through `_dl_find_object`
-//! (glibc 2.35), which is without locks too; on older C libraries no address has a rule.
+//! caller's `rbp` was saved. That is enough to go on. Rows that need more than that (expressions,
+//! as in signal trampolines; other registers) have no rule. Nothing here allocates, takes a lock or
+//! depends on frame pointers. The loader's tables are asked through `_dl_find_object` (glibc 2.35),
+//! which is without locks too; on older C libraries no address has a rule.
 
 use gimli::{
     BaseAddresses, CfaRule, EhFrame, EhFrameHdr, LittleEndian, Register, RegisterRule,
@@ -14,9 +14,10 @@ use gimli::{
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
 
-/// Rules in the cache; the next address with the same place takes it over.
+/// Number of rules in the cache; the next address with the same place takes it over.
 const RULES: usize = 4096;
-/// Below so much stack no rule is looked up, only taken from the cache: it takes up to 6 KiB.
+/// Bytes of stack below which no rule is looked up, only taken from the cache: it takes up to 6
+/// KiB.
 const STACK_NEEDED: usize = 32 << 10;
 
 /// DWARF's numbers of x86-64 registers.
@@ -33,8 +34,8 @@ pub enum Base {
     FramePointer,
 }
 
-/// A rule in 64 bits: 2 of kind, 1 of base, 1 that says whether `rbp` was saved, 28 of its place in
-/// words, 32 of the frame's offset.
+/// A rule in 64 bits: kind (2), base (1), whether `rbp` was saved (1), its place in words (28), the
+/// frame's offset (32).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rule(u64);
 
@@ -63,7 +64,7 @@ impl Rule {
         ))
     }
 
-    /// Nobody called this frame.
+    /// Whether no frame called this one.
     #[inline]
     pub fn is_last(self) -> bool {
         self.0 & 3 == KIND_LAST
@@ -75,22 +76,22 @@ impl Rule {
         if self.0 & 1 << 2 == 0 { Base::Stack } else { Base::FramePointer }
     }
 
-    /// Bytes from there to the calling frame's stack pointer before the call.
+    /// Bytes from the base to the calling frame's stack pointer before the call.
     #[inline]
     pub fn frame_offset(self) -> isize {
         (self.0 >> 32) as u32 as i32 as isize
     }
 
-    /// Where the calling frame's `rbp` lies, in bytes from there (a negative number); `None`: still
-    /// in the register.
+    /// Where the calling frame's `rbp` lies, in bytes from the base (a negative number). `None`:
+    /// still in the register.
     #[inline]
     pub fn saved_pointer(self) -> Option<isize> {
         (self.0 & 1 << 3 != 0).then(|| ((self.0 as i32) >> 4) as isize * 8)
     }
 }
 
-/// One cached rule: the rule, and the address it is for, mixed with it, so that halves of two
-/// writers do not fit.
+/// Rule in the cache, and the address that it is for. The address is mixed with the rule, so that
+/// halves of two writers do not fit.
 struct Cached {
     key: AtomicU64,
     rule: AtomicU64,
@@ -98,10 +99,10 @@ struct Cached {
 
 static CACHE: [Cached; RULES] =
     [const { Cached { key: AtomicU64::new(0), rule: AtomicU64::new(0) } }; RULES];
-/// Goes into every key. Another one after a library was unloaded, because another library may come
-/// to its place.
+/// Number that goes into every key. It changes after a library was unloaded, because another
+/// library may come to its place.
 static GENERATION: AtomicU64 = AtomicU64::new(1 << GENERATION_SHIFT);
-/// Above any address.
+/// Bits by which the generation is shifted, above any address.
 const GENERATION_SHIFT: u32 = 48;
 
 /// The rule for the frame to which `address` returns; `None` if there is none. `stack_left`: bytes
@@ -154,14 +155,14 @@ struct FoundObject {
     map_start: usize,
     map_end: usize,
     link_map: *mut c_void,
-    /// The object's `.eh_frame_hdr`; 0 if it has none.
+    /// Address of the object's `.eh_frame_hdr`; 0 if it has none.
     eh_frame_hdr: usize,
     reserved: [u64; 7],
 }
 
 type FindObject = unsafe extern "C" fn(address: usize, result: *mut FoundObject) -> i32;
 
-/// `_dl_find_object`; 0 where the C library has none, or [`find_objects`] was not called yet.
+/// Address of `_dl_find_object`; 0 where the C library has none, or before [`find_objects`].
 static FIND_OBJECT: AtomicUsize = AtomicUsize::new(0);
 
 /// Looks up what the lookups of rules need. False if it is not there.
@@ -179,14 +180,13 @@ struct LinkMap {
     name: *const libc::c_char,
 }
 
-/// Where the object is loaded that an address lies in, and its file name; that is empty for the
+/// Where the object that an address lies in is loaded, and its file name. The name is empty for the
 /// program itself.
 pub fn object_of(address: usize) -> Option<(usize, String)> {
     let object = find_object(address)?;
     let map = object.link_map.cast::<LinkMap>();
-    // SAFETY: the loader's description of a loaded object. One that is being unloaded by another
-    // thread meanwhile may be gone: its code was running, so whoever unloads it breaks more
-    // than this.
+    // SAFETY: the loader's description of a loaded object. If another thread unloads it meanwhile,
+    // it may be gone. Its code was running, so such a thread breaks more than this.
     let (base, name) = unsafe { ((*map).base, (*map).name) };
     let name = if name.is_null() {
         String::new()
@@ -216,7 +216,8 @@ impl UnwindContextStorage<usize> for Small {
     type Stack = [gimli::UnwindTableRow<usize, Self>; 3];
 }
 
-/// The rule of the row for an address; `None` if there is no row, or it says what a rule cannot.
+/// Reads the rule of the row for an address. `None` if there is no row, or it says what a rule
+/// cannot.
 fn read_rule(address: usize) -> Option<Rule> {
     if !cfg!(target_arch = "x86_64") {
         return None;
@@ -257,8 +258,8 @@ fn read_rule(address: usize) -> Option<Rule> {
 /// The bytes of a loaded object from `start` to where it ends.
 fn bytes(start: usize, end: usize) -> Option<&'static [u8]> {
     let len = end.checked_sub(start)?;
-    // SAFETY: within an object that the loader has mapped; of these bytes only tables of unwind
-    // information are read, which are in memory and do not change as long as code of the object
+    // SAFETY: within an object that the loader has mapped. Of these bytes only tables of unwind
+    // information are read. They are in memory and do not change as long as code of the object
     // runs, as it does: it called us.
     Some(unsafe { std::slice::from_raw_parts(start as *const u8, len) })
 }

@@ -1,11 +1,11 @@
-//! How long to sleep between looks at memory in which nothing happens: longer each time, but never
-//! so long that the room could fill meanwhile.
+//! How long to sleep between looks at memory in which nothing happens. Sleeps get longer each time,
+//! but never longer than it could take to fill the room.
 
 use std::time::Duration;
 
-/// Nobody fills memory faster, bytes per second.
+/// The most that a program can fill of memory, bytes per second.
 const FILLED_PER_S: u64 = 8 << 30;
-/// What comes and goes between two looks of a quiet program at most, bytes.
+/// The most that comes and goes between two looks at a quiet program, bytes.
 const QUIET_BYTES: u64 = 1 << 20;
 
 /// The rhythm of one observer.

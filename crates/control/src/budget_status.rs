@@ -2,7 +2,7 @@
 //! processes of a run (`terrace run`).
 //!
 //! Memory is looked at now and then. Half of the time between two looks is taken to have been as at
-//! the first of them, half as at the second, so a look weighs as much as the time for which it
+//! the first of them, half as at the second. So a look weighs as much as the time for which it
 //! stands.
 
 /// A program that works right at its budget goes over it by a page or a batch all the time: less
@@ -14,11 +14,11 @@ const TOLERANCE: f64 = 0.01;
 /// What was seen at one look.
 #[derive(Clone, Copy, Debug)]
 struct Look {
-    /// Above the budget.
+    /// Whether memory was above the budget.
     over: bool,
-    /// By more than [`TOUCHING`].
+    /// Whether memory was above the budget by more than [`TOUCHING`].
     far: bool,
-    /// And nothing more could be evicted.
+    /// Whether, far above the budget, nothing more could be evicted.
     at_floor: bool,
     physical: u64,
 }
@@ -30,14 +30,14 @@ pub struct BudgetStatus {
     over_s: f64,
     far_over_s: f64,
     floor_s: f64,
-    /// Physical bytes summed up over that time.
+    /// Physical bytes times seconds, over the time in `floor_s`.
     floor_byte_s: f64,
     last: Option<Look>,
 }
 
 impl BudgetStatus {
-    /// So many seconds after the last look, memory is `physical`; `at_floor`: and nothing more
-    /// could be evicted.
+    /// Adds a look, `seconds` after the last one, at which memory is `physical` bytes. `at_floor`:
+    /// nothing more could be evicted.
     pub fn add(&mut self, physical: u64, budget: u64, at_floor: bool, seconds: f64) {
         let far = physical.saturating_sub(budget) > (budget as f64 * TOUCHING) as u64;
         let now = Look { over: physical > budget, far, at_floor: far && at_floor, physical };
@@ -66,22 +66,22 @@ impl BudgetStatus {
         }
     }
 
-    /// Time above the budget.
+    /// Seconds above the budget.
     pub fn over_s(&self) -> f64 {
         self.over_s
     }
 
-    /// Time above it by more than 2 %.
+    /// Seconds above the budget by more than 2 %.
     pub fn far_over_s(&self) -> f64 {
         self.far_over_s
     }
 
-    /// The part of that in which nothing more could be evicted.
+    /// Seconds of `far_over_s` in which nothing more could be evicted.
     pub fn floor_s(&self) -> f64 {
         self.floor_s
     }
 
-    /// What memory was then, on average; 0 if that never was.
+    /// Mean physical bytes over the time `floor_s`; 0 if that is 0.
     pub fn floor_bytes(&self) -> u64 {
         if self.floor_s > 0.0 { (self.floor_byte_s / self.floor_s) as u64 } else { 0 }
     }
@@ -140,7 +140,7 @@ mod tests {
         );
     }
 
-    /// A look after a long rest does not stand for all of it.
+    /// A look after a long rest does not stand for the whole rest.
     #[test]
     fn looks_weigh_as_the_time_between_them() {
         let kept = of(&[(50, false, 1.0), (150, false, 8.0), (50, false, 2.0)]);

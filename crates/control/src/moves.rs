@@ -1,10 +1,13 @@
 //! The list of moves (`terrace run --moves`): what moved, from where to where, and why.
 //!
-//! An entry is one decision: pages of one region that left together, a region that travelled to a
-//! node or came from it, or what came back of a region because it was touched, within a fifth of a
-//! second, or because there is room. They go through a ring in the statistics file
-//! ([`Ring`](crate::stats::Ring)); without `--moves` nothing is written, and the ring takes no
-//! memory.
+//! An entry is one decision:
+//! - pages of one region that left together;
+//! - a region that was moved to a node or from it;
+//! - what was restored of a region within a fifth of a second because it was touched, or because
+//!   there is room.
+//!
+//! Entries go through a ring in the statistics file ([`Ring`](crate::stats::Ring)). Without
+//! `--moves` nothing is written, and the ring takes no memory.
 
 use terrace_os::REGION;
 use terrace_policy::eviction::victims;
@@ -13,7 +16,7 @@ use terrace_policy::placement;
 /// Words of an entry in the ring: when, where, what, and what belongs to the reason.
 pub const MOVE_WORDS: usize = 4;
 
-/// One move.
+/// A move of pages of one region.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Moved {
     /// CLOCK_MONOTONIC, ns.
@@ -32,10 +35,10 @@ pub struct Moved {
     pub why: MoveReason,
 }
 
-/// Why something moved.
+/// Why pages were moved.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum MoveReason {
-    /// Room was needed, or somebody said that it is not.
+    /// Room was needed, or the program said that it does not need the pages.
     Victim {
         /// What the hand saw in the pages.
         reason: victims::Reason,
@@ -46,11 +49,11 @@ pub enum MoveReason {
         pressure: victims::Pressure,
     },
     /// The policy that places regions in DRAM and in a node wants it there. A unit is the region at
-    /// so many times [`REGION`].
+    /// that number times [`REGION`].
     Placed(placement::Reason),
-    /// The program touched it, is about to, or said so.
+    /// The program touched the region, is about to, or announced it.
     Touched,
-    /// There is room for it, and nothing else wants that.
+    /// Room was there for the pages, and nothing else wants it.
     Room,
 }
 
@@ -61,7 +64,7 @@ const ROOM: u8 = 3;
 const SEVERAL_TIERS: u8 = u8::MAX;
 
 impl Moved {
-    /// As it goes through the ring.
+    /// The move as words of the ring.
     pub fn to_words(self) -> [u64; MOVE_WORDS] {
         let (class, kind, detail) = match self.why {
             MoveReason::Victim { reason, heat, pressure } => {
@@ -124,7 +127,7 @@ pub fn unit_of(address: usize) -> placement::UnitId {
     (address / REGION) as placement::UnitId
 }
 
-/// Where that region begins.
+/// Where the region of a unit begins.
 pub fn address_of(unit: placement::UnitId) -> usize {
     unit as usize * REGION
 }
@@ -168,7 +171,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(512) })]
 
-        /// Words that anybody may have written are a move that is written the same again, or none.
+        /// Words of any origin are a move that is written the same again, or none.
         #[test]
         fn any_words_are_a_move_or_none(at in any::<u64>(), address in any::<u64>(), what in any::<u64>(), narrow in any::<bool>(), detail in any::<u64>()) {
             let what = if narrow { what & 0x0f03_ffff_ffff } else { what };

@@ -1,12 +1,15 @@
-//! Whether a seccomp filter lets us do our work. A filter may fail a system call, which is borne,
-//! or end the process that makes it, which would be the program's end and our fault. So where one
-//! is in force, all calls that programs seldom make are made in a child first, which may die of it.
+//! Whether a seccomp filter lets us do our work.
+//!
+//! A filter may fail a system call, which is borne. Or it may end the process that makes the call,
+//! which would be the program's end and our fault. So where a filter is in force, all calls that
+//! programs seldom make are made in a child first, which may die of it.
 
 use terrace_os::{self as sys, PAGE};
 use terrace_tiers::FileMedium;
 
-/// Nothing stands in the way of us, of tiers in files in these directories, and (if `far`) of a
-/// tier of far memory, or a sentence for the user.
+/// Tries whether a seccomp filter stands in the way of us, or of tiers in files in these
+/// directories. With `far` it also tries what a tier of far memory needs. The error is a sentence
+/// for the user.
 pub fn probe(directories: &[&str], far: bool) -> Result<(), String> {
     if sys::is_filtered() {
         match sys::survives(|| make_seldom_calls(directories, far)) {
@@ -25,9 +28,9 @@ pub fn probe(directories: &[&str], far: bool) -> Result<(), String> {
             }
         }
     }
-    // With the one we look at what the program tells the kernel to move or give up, wherever that
-    // lies. With the other a forked child that has no companion brings its pages back, and
-    // statistics are told.
+    // With process_vm_readv we look at what the program tells the kernel to move or give up,
+    // wherever that lies. With process_vm_writev a forked child that has no companion restores its
+    // pages, and statistics are told.
     let mut known = 1u8;
     let address = &raw mut known as usize;
     // SAFETY: a byte of this frame.
@@ -42,8 +45,8 @@ pub fn probe(directories: &[&str], far: bool) -> Result<(), String> {
     }
 }
 
-/// Whether the calls may be made that hold our userfaultfds open and confine the companion. Both
-/// are done without otherwise.
+/// Whether the calls may be made that hold our userfaultfds open and confine the companion. Terrace
+/// works without either.
 pub fn probe_confinement() -> bool {
     let calls = || {
         let Ok(file) = sys::open("/dev/null\0", libc::O_RDONLY, 0) else { return };
@@ -53,7 +56,7 @@ pub fn probe_confinement() -> bool {
     !sys::is_filtered() || sys::survives(calls) == Ok(true)
 }
 
-/// In a child: whether they succeed does not matter, only that they return.
+/// Makes the calls, in a child: whether they succeed does not matter, only that they return.
 fn make_seldom_calls(directories: &[&str], far: bool) {
     let mut known = 1u8;
     sys::peek(&raw const known as usize, &mut [0]);
@@ -78,8 +81,8 @@ fn make_seldom_calls(directories: &[&str], far: bool) {
     let _ = sys::uffd_read_now(fd, &mut [sys::Message::default()]);
     let _ = sys::uffd_write_protect(fd, memory, PAGE, true);
     let source = memory + 2 * PAGE;
-    // SAFETY: three pages of our own that nobody knows; the third is not registered, so its first
-    // touch fills it.
+    // SAFETY: three pages of our own that nothing else uses; the third is not registered, so its
+    // first touch fills it.
     unsafe {
         (source as *mut u8).write_volatile(1);
         let _ = sys::uffd_copy(fd, memory, source);

@@ -1,9 +1,9 @@
 //! What a user may set, and how it travels from `terrace run` into the program: one environment
 //! variable a setting.
 //!
-//! The command validates everything before it starts the program; inside the program a bad value is
-//! said in one line and the program runs on unmanaged, because a library must never stop the
-//! program it lives in.
+//! The command validates everything before it starts the program. Inside the program a bad value is
+//! reported in one line, and the program runs on unmanaged: a library must never stop the program
+//! it lives in.
 
 use std::fmt;
 use std::str::FromStr;
@@ -19,9 +19,9 @@ pub const MAX_TIERS: usize = 8;
 pub enum Dram {
     /// No limit: nothing is evicted for the sake of a budget.
     Unlimited,
-    /// So many bytes, whatever the program touches.
+    /// This many bytes, whatever the program touches.
     Bytes(u64),
-    /// This share (0 < share ≤ 1) of the running maximum of touched bytes, but at least
+    /// A share (above 0, at most 1) of the running maximum of touched bytes, but at least
     /// [`MIN_BUDGET_BYTES`].
     Share(f64),
 }
@@ -30,7 +30,7 @@ pub enum Dram {
 /// Words: budget).
 pub const MIN_BUDGET_BYTES: u64 = 64 << 20;
 
-/// A budget of so many bytes or more is none. Processes of a run whose limit follows a slowdown
+/// A budget of this many bytes or more is none. Processes of a run whose limit follows a slowdown
 /// have this one until they are assigned another.
 pub const NO_BUDGET: u64 = 1 << 62;
 
@@ -44,7 +44,7 @@ impl Dram {
         }
     }
 
-    /// How much the budget grows when the program touches so much more.
+    /// How much the budget grows when the program touches `bytes` more.
     pub fn of_growth(self, bytes: u64) -> u64 {
         match self {
             Dram::Share(share) => (bytes as f64 * share) as u64,
@@ -129,11 +129,11 @@ pub fn parse_size(text: &str) -> Result<u64, SettingError> {
 /// run does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stress {
-    /// Not at all.
+    /// Evicts no random pages.
     Off,
-    /// So many pages a second.
+    /// Evicts this many pages a second.
     PagesPerSecond(u64),
-    /// As fast as the mover can.
+    /// Evicts as fast as the mover can.
     Full,
 }
 
@@ -160,7 +160,7 @@ pub enum Eviction {
     /// UFFDIO_MOVE (Linux 6.8): the kernel refuses pages that a device may write to.
     Move,
     /// Write-protect, copy, discard (Linux 5.7). What a device writes into a page meanwhile is
-    /// lost, so it is opt-in and ends for good when a sign of such input and output is seen.
+    /// lost. So it is opt-in, and ends for good when a sign of such input and output is seen.
     WriteProtect,
 }
 
@@ -187,10 +187,10 @@ impl fmt::Display for Eviction {
     }
 }
 
-/// Which regions get huge pages (`--huge-pages`).
+/// Choice of the regions that get huge pages (`--huge-pages`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HugePages {
-    /// None: managed memory is kept from huge pages where a tier takes single pages.
+    /// No region: managed memory is kept from huge pages where a tier takes single pages.
     #[default]
     Off,
     /// Regions of which samples say for some seconds that they are hot, while all of their pages
@@ -226,19 +226,19 @@ impl fmt::Display for HugePages {
 pub struct Policy(&'static str);
 
 impl Policy {
-    /// Its name.
+    /// The policy's name, as `--policy` takes it.
     pub fn name(self) -> &'static str {
         self.0
     }
 
-    /// Whether samples would change what it does.
+    /// Whether samples would change what the policy does.
     pub fn uses_samples(self) -> bool {
         live::by_name(self.0).is_some_and(|policy| policy.uses_samples)
     }
 
-    /// Whether it knows less than it should without them. From compressed tiers pages come back by
-    /// faults, of which `terrace` learns as much (`docs/benchmarks.md`, "Samples and
-    /// policies").
+    /// Whether the policy knows less than it should without samples. Pages of compressed tiers are
+    /// restored by faults, of which `terrace` learns as much
+    /// (`docs/notes/2026-11-27-benchmarks.md`, "Samples and policies").
     pub fn needs_samples(self) -> bool {
         self.uses_samples() && self != Policy::default()
     }
@@ -352,7 +352,7 @@ impl fmt::Display for Knob {
 pub struct Window(pub u64);
 
 impl Window {
-    /// The window of so many ms, where that is one.
+    /// A window of `ms` milliseconds; `None` if that is out of range.
     pub fn of_ms(ms: u64) -> Option<Window> {
         (500..=600_000).contains(&ms).then_some(Window(ms))
     }
@@ -416,13 +416,13 @@ impl fmt::Display for FilePrice {
     }
 }
 
-/// In which order objects lie (`--allocator`).
+/// The order in which objects lie (`--allocator`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Allocator {
     /// By size, as jemalloc has it.
     #[default]
     Size,
-    /// Objects below a page by who allocates them, then by size (Jenga §4).
+    /// Objects below a page by the calling context that allocates them, then by size (Jenga §4).
     Context,
     /// The program's own allocator: only its mappings are managed.
     System,
@@ -480,8 +480,8 @@ impl fmt::Display for Zones {
     }
 }
 
-/// What makes a calling context (`--context-depth`): so many return addresses, 1 to 16, or 0: the
-/// innermost and the height of the stack.
+/// What makes a calling context (`--context-depth`): this many return addresses, 1 to 16. 0: the
+/// innermost one and the height of the stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ContextDepth(pub u8);
 
@@ -517,15 +517,19 @@ impl fmt::Display for ContextDepth {
     }
 }
 
-/// `--tiers` when nothing is said: lz4 for what leaves DRAM first, zstd for what lz4 alone cannot
-/// bring under the budget.
+/// Value of `--tiers` where none is given: lz4 for what leaves DRAM first, zstd for what lz4 alone
+/// cannot bring under the budget.
 pub const DEFAULT_TIERS: &str = "dram,lz4,zstd:1";
 
-/// The table of settings. `terrace run` makes of each row a flag (clap's argument is the row's
-/// documentation and `#[arg]`), a key of its file, what `terrace config show` says, the manual
-/// page, the completions and docs/reference/settings.md; the library makes of each row with a
-/// variable a field of [`Settings`](crate::settings::Settings), which comes through the
-/// environment.
+/// The table of settings.
+///
+/// `terrace run` makes of each row:
+/// - a flag (clap's argument is the row's documentation and `#[arg]`);
+/// - a key of its file, and what `terrace config show` says;
+/// - the manual page, the completions and docs/reference/settings.md.
+///
+/// The library makes of each row with a variable a field of
+/// [`Settings`](crate::settings::Settings), which comes through the environment.
 ///
 /// A row is `KEY: TYPE, default (VALUE), variable "NAME", file KIND "WHAT IS EXPECTED";`.
 /// - A setting that only the command acts on has no variable. Its default may be `none`.
@@ -533,9 +537,9 @@ pub const DEFAULT_TIERS: &str = "dram,lz4,zstd:1";
 /// - `KIND` is how it is written in a file: `text`, `number`, `number_or_word`, `float`, `boolean`,
 ///   `file` or `tiers`, which are functions of the command's `Reader`.
 ///
-/// Below `@inside` are settings that nobody writes: what `terrace run` tells the library beside
-/// those above (`variable`), and what tests and developers put into the environment themselves,
-/// which programs inherit as it is (`inherited`).
+/// Below `@inside` are settings that users do not write. `variable`: what `terrace run` tells the
+/// library beside those above. `inherited`: what tests and developers put into the environment
+/// themselves, which programs inherit as it is.
 ///
 /// The rows are handed to the macro `$then`, in whose place the names in them are looked up.
 #[macro_export]
@@ -631,21 +635,21 @@ macro_rules! settings_table {
             huge_pages: HugePages, default (HugePages::Off), variable "TERRACE_HUGE_PAGES",
             file text "\"off\" or \"hot\"";
 
-            /// While pages come back by faults, let idle CPUs wake within so many µs, all of the
-            /// machine's (0: they poll instead of sleeping): whoever faults waits for a handler on
-            /// one. Takes root, and costs power [default: off]
+            /// While pages come back by faults, let idle CPUs wake within this many µs, all of the
+            /// machine's (0: they poll instead of sleeping): a thread that faults waits for a
+            /// handler on one. Takes root, and costs power [default: off]
             #[arg(long, value_name = "off|US")]
             wake_latency: WakeLatency, default (WakeLatency::Off),
             file number_or_word "\"off\" or a number of µs such as 0";
 
             /// How objects lie in memory: size (by size, as jemalloc has them), context (those
-            /// below 3.5 KiB by who allocates them, then by size), or system (the program's own
+            /// below 3.5 KiB by calling context, then by size), or system (the program's own
             /// allocator; then only mappings of 256 KiB and more are managed) [default: size]
             #[arg(long, value_name = "context|size|system")]
             allocator: Allocator, default (Allocator::default()), variable "TERRACE_ALLOCATOR",
             file text "\"size\", \"context\" or \"system\"";
 
-            /// Groups into which --allocator context sorts who allocates: 1 to 255 [default: 32]
+            /// Groups into which --allocator context sorts calling contexts: 1 to 255 [default: 32]
             #[arg(long, value_name = "N")]
             zones: Zones, default (Zones::default()), variable "TERRACE_ZONES",
             file number "a number such as 32";
@@ -693,7 +697,7 @@ macro_rules! settings_table {
             #[arg(long, value_name = "FILE.json")]
             report: PathBuf, default none, file file "a file name in quotes";
 
-            /// Write a report each time so long has passed (60s, 5m, 1h), while the program runs:
+            /// Write a report each time this long has passed (60s, 5m, 1h), while the program runs:
             /// to the file of --report, or without one as text to standard error
             #[arg(long, value_name = "TIME")]
             report_every: Every, default none, file text "a time such as \"60s\"";
@@ -792,7 +796,7 @@ macro_rules! library_settings {
                 Ok(settings)
             }
 
-            /// These settings as environment variables, for the program that `terrace run` starts.
+            /// The settings as environment variables, for the program that `terrace run` starts.
             /// Those that are the caller's own (`TERRACE_STRESS`, say) are not among them: they are
             /// inherited as they are.
             pub fn to_environment(&self) -> Vec<(&'static str, String)> {
@@ -1001,7 +1005,7 @@ mod tests {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(512) })]
 
         /// Whatever the variables hold, there are settings or a sentence that names the value;
-        /// never a panic in somebody's program.
+        /// never a panic in the program.
         #[test]
         fn any_environment_is_settings_or_a_reason(values in vec(prop::option::of(value()), VARIABLES.len())) {
             let get = |name: &str| values[VARIABLES.iter().position(|known| *known == name).expect("only these are asked for")].clone();

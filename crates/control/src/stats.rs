@@ -1,15 +1,15 @@
-//! The statistics page: one file per process in the run directory, read by `terrace run` while the
-//! program lives and after it is gone, however it went (`_exit` and SIGKILL included).
+//! The statistics page: one file per process in the run directory. `terrace run` reads it while the
+//! program lives and after its end, however it ended (`_exit` and SIGKILL included).
 //!
 //! The process itself works on a private copy, which the kernel copies to the file and back
-//! (`stats_file.rs`): a file can be truncated, or have no room, and whoever touched a mapping of it
-//! would be ended by SIGBUS.
+//! (`stats_file.rs`). A file can be truncated, or have no room, and SIGBUS would end a thread that
+//! touched a mapping of it.
 //!
 //! Two fields go the other way: `terrace run` writes there how much of the budget the process may
 //! have. A process believes only a page that it made itself; one that it inherited in a fork is let
 //! go of.
 //!
-//! And samples come that way: `terrace run` sees where the program waits for memory, and writes it
+//! Samples come that way, too: `terrace run` sees where the program waits for memory, and writes it
 //! into a ring behind the page. In two more rings the process tells what is too much for a page:
 //! where its timers interrupted it, and each move, where those are wanted.
 //!
@@ -59,13 +59,13 @@ impl State {
     }
 }
 
-/// A count, or one for each of several reasons.
+/// A count, or a count for each of several reasons.
 pub trait Count {
-    /// Its value.
+    /// Type of the count's value.
     type Number;
-    /// Reads it.
+    /// Reads the count.
     fn number(&self) -> Self::Number;
-    /// Sets it.
+    /// Sets the count.
     fn set(&self, number: &Self::Number);
 }
 
@@ -95,11 +95,11 @@ impl<const N: usize> Count for [AtomicU64; N] {
 
 /// A count that the report of a run has among its `moves`, as it is.
 pub struct Reported {
-    /// Its key in the JSON.
+    /// Key of the count in the JSON.
     pub key: &'static str,
     /// What it counts, for the report's reference and schema.
     pub about: &'static str,
-    /// Its value.
+    /// Value of the count.
     pub of: fn(&Counted) -> u64,
 }
 
@@ -110,7 +110,7 @@ pub const TIER_NAME_BYTES: usize = 64;
 /// and what follows.
 pub const FAULT_STEPS: usize = 5;
 
-/// Steps of an eviction that are timed then: scan, move, compress, store, empty.
+/// Steps of an eviction that are timed where faults are traced: scan, move, compress, store, empty.
 pub const EVICTION_STEPS: usize = 5;
 
 /// A row is `NAME: TYPE` after its documentation. The count is zero in a forked child, published in
@@ -138,12 +138,12 @@ macro_rules! counters {
         }
 
         impl Counts {
-            /// All of them. A count is read whole, but not all are of one instant.
+            /// Reads all counts. A count is read whole, but not all are of one instant.
             pub fn read(&self) -> Counted {
                 Counted { $($name: self.$name.number(),)* }
             }
 
-            /// Sets all of them.
+            /// Sets all counts.
             pub fn write(&self, counted: &Counted) {
                 $(self.$name.set(&counted.$name);)*
             }
@@ -157,7 +157,7 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Pages brought back to DRAM, by faults or ahead of them.
+    /// Pages restored to DRAM, by faults or ahead of them.
     promoted_pages: AtomicU64;
     /// Pages moved out of DRAM or to a denser tier.
     demoted_pages: AtomicU64;
@@ -182,15 +182,15 @@ counters! {
     shared_pages: AtomicU64;
     /// Nanoseconds the program's threads waited for restores and for room, estimated.
     stall_ns: AtomicU64;
-    /// Nanoseconds the program lost by that (`lost_ns` in pager/src/time_lost.rs).
+    /// Nanoseconds the program lost by these waits (`lost_ns` in pager/src/time_lost.rs).
     lost_ns: AtomicU64;
     /// CPU time of our own threads, ns, when it was published last.
     cpu_ns: AtomicU64;
-    /// Pages brought back by `terrace_touch` and `terrace_prefetch`, without a fault.
+    /// Pages restored by `terrace_touch` and `terrace_prefetch`, without a fault.
     ahead_pages: AtomicU64;
-    /// Pages that came back from far memory because they are hot.
+    /// Pages that were restored from far memory because they are hot.
     hot_pages: AtomicU64;
-    /// Pages that came back because there is room for them.
+    /// Pages that were restored because there is room for them.
     room_pages: AtomicU64;
     /// Times that a thread of the program, or one that serves its fault, waited for the mover to
     /// make room.
@@ -198,14 +198,14 @@ counters! {
         "Times that the program waited for room within the budget, at a fault or for new memory.";
 }
 
-/// One tier's figures. Means are over the page's `mean_window_ms`.
+/// Figures of one tier. Means are over the page's `mean_window_ms`.
 #[repr(C)]
 pub struct TierPage {
     /// The tier as the user wrote it, zero-padded UTF-8 (`dram`, `lz4`, `zstd:1`).
     pub name: [AtomicU64; TIER_NAME_BYTES / 8],
     /// Mean bytes of program data in the tier.
     pub mean_logical_bytes: AtomicU64,
-    /// Mean bytes of DRAM that those take.
+    /// Mean bytes of DRAM that the tier's program data takes.
     pub mean_physical_bytes: AtomicU64,
     /// Pages in the tier now.
     pub pages: AtomicU64,
@@ -213,14 +213,14 @@ pub struct TierPage {
     pub faults: AtomicU64,
     /// Median time of a restore, in ns, from the fault's message to the page in place.
     pub fault_p50_ns: AtomicU64,
-    /// 99th percentile of the same.
+    /// 99th percentile of the time of a restore, in ns.
     pub fault_p99_ns: AtomicU64,
     /// Pages that did not compress in this tier.
     pub rejected: AtomicU64,
     /// Bytes in this tier's files now; `u64::MAX` if it is not in files.
     pub file_bytes: AtomicU64,
-    /// Those of them that nothing of this process is in any more: kept for forked children, or
-    /// about to be given back.
+    /// Bytes of `file_bytes` in which nothing of this process is any more: kept for forked
+    /// children, or about to be given back.
     pub held_bytes: AtomicU64,
 }
 
@@ -250,7 +250,7 @@ pub struct StatsPage {
     /// 1 while (or if, at the end) the budget was kept
     /// ([`BudgetStatus`](crate::budget_status::BudgetStatus)); 0 where it was not.
     pub budget_met: AtomicU32,
-    /// Tiers in use: the first so many of `tiers`.
+    /// Number of tiers in use, from the first of `tiers` on.
     pub tier_count: AtomicU32,
     /// Mean physical bytes while nothing more could be evicted, where the budget was not kept; 0
     /// otherwise.
@@ -284,19 +284,19 @@ pub struct StatsPage {
     pub peak_logical_bytes: AtomicU64,
     /// Milliseconds during which physical exceeded the budget.
     pub over_budget_ms: AtomicU64,
-    /// Those of them during which it did by more than 2 %.
+    /// Milliseconds during which physical exceeded the budget by more than 2 %.
     pub far_over_budget_ms: AtomicU64,
-    /// Those of them, in turn, during which nothing more could be evicted.
+    /// The part of `far_over_budget_ms` during which nothing more could be evicted.
     pub floor_ms: AtomicU64,
     /// What is counted.
     pub counts: Counts,
-    /// How long the last minute was, which is less where there was less, ns.
+    /// Length of the last minute, ns; less than a minute where less has passed.
     pub last_minute_ns: AtomicU64,
-    /// See [`Counts::lost_ns`], within that.
+    /// Growth of [`Counts::lost_ns`] in the last minute.
     pub last_minute_lost_ns: AtomicU64,
-    /// Faults and evicted pages whose steps were measured (`TERRACE_TRACE_FAULTS`).
+    /// Faults whose steps were measured (`TERRACE_TRACE_FAULTS`).
     pub traced_faults: AtomicU64,
-    /// See there.
+    /// Evicted pages whose steps were measured (`TERRACE_TRACE_FAULTS`).
     pub traced_evictions: AtomicU64,
     /// Median and 99th percentile of a fault's steps: waiting for room, claim, decompression,
     /// copy, what comes after.
@@ -312,7 +312,7 @@ pub struct StatsPage {
     pub program: [AtomicU64; 8],
     /// The tiers, fastest first.
     pub tiers: [TierPage; MAX_TIERS],
-    // The last five are written by `terrace run`, and by nobody else.
+    // The last five are written by `terrace run`, and by nothing else.
     /// The process's share of the run's budget, bytes; 0: none assigned yet.
     pub share_bytes: AtomicU64,
     /// The `peak_logical_bytes` that the share was made from.
@@ -325,23 +325,23 @@ pub struct StatsPage {
     pub tiers_told: AtomicU64,
 }
 
-/// So many bytes of a page are the process's to write. The rest is told to it.
+/// Bytes of a page that the process writes, from its beginning. `terrace run` writes the rest.
 pub const TOLD_BYTES: usize = std::mem::offset_of!(StatsPage, share_bytes);
 const _: () = assert!(
     size_of::<StatsPage>() == TOLD_BYTES + 40 && size_of::<StatsPage>() <= terrace_os::PAGE
 );
 
-/// Samples on their way from `terrace run` to the mover. One writes, one reads, and nobody waits:
-/// what was not read in time is lost.
+/// Samples on their way from `terrace run` to the mover. There is one writer and one reader, and
+/// neither waits: what was not read in time is lost.
 #[repr(C)]
 pub struct SampleRing {
-    /// How many have been written so far.
+    /// Number of entries written so far.
     pub sent: AtomicU64,
-    /// The last of them, each in the place of its number.
+    /// The last entries, each in the place of its number.
     pub slots: [AtomicU64; SAMPLE_SLOTS],
 }
 
-/// Slots of the ring.
+/// Slots of [`SampleRing`].
 pub const SAMPLE_SLOTS: usize = 4096;
 /// Least weight of an entry.
 const WEIGHT_UNIT: f32 = 1.0 / 256.0;
@@ -355,7 +355,7 @@ impl SampleRing {
             | u64::from(((weight / WEIGHT_UNIT) as u32).min((1 << WEIGHT_BITS) - 1))
     }
 
-    /// Takes out what came since `taken` were.
+    /// Takes out the entries behind number `taken`, and sets `taken` to the last number.
     pub fn take(&self, taken: &mut u64, mut each: impl FnMut(usize, f32)) {
         let sent = self.sent.load(Acquire);
         let from = (*taken).max(sent.saturating_sub(SAMPLE_SLOTS as u64)).min(sent);
@@ -377,43 +377,43 @@ pub struct InterruptRing {
     /// Written by `terrace run`: processor time between two interrupts of a thread, ns; 0: none
     /// are wanted.
     pub period_ns: AtomicU64,
-    /// And until when, CLOCK_MONOTONIC in ns, if that is not said again.
+    /// Time until which interrupts are wanted if that is not said again, CLOCK_MONOTONIC in ns.
     pub until_ns: AtomicU64,
-    /// One entry for each interrupt: thread, instruction, flags, and registers in the order of
+    /// Entries of the interrupts: thread, instruction, flags, and registers in the order of
     /// `ucontext_t`.
     pub ring: Ring<INTERRUPT_SLOTS, INTERRUPT_WORDS>,
 }
 
-/// Slots of that ring: of eight threads at 250 a second, half a second.
+/// Slots of the ring of interrupts: of eight threads at 250 a second, half a second.
 pub const INTERRUPT_SLOTS: usize = 1024;
-/// Words of a slot.
+/// Words of a slot of the ring of interrupts.
 pub const INTERRUPT_WORDS: usize = 19;
 
 /// Slots of the ring of moves: a mover makes some thousand decisions a second, and many times as
 /// many where pages leave one by one.
 pub const MOVE_SLOTS: usize = 8192;
 
-/// Notes of any threads of the process for `terrace run`. Nobody waits: what was not read in time
-/// is lost.
+/// Notes of any threads of the process for `terrace run`. No thread waits: what was not read in
+/// time is lost.
 #[repr(C)]
 pub struct Ring<const SLOTS: usize, const WORDS: usize> {
-    /// How many have been written, or are just being.
+    /// Number of notes that were written, or are just being written.
     pub begun: AtomicU64,
-    /// The last of them, each in the place of its number.
+    /// The last notes, each in the place of its number.
     pub slots: [Slot<WORDS>; SLOTS],
 }
 
-/// One of them.
+/// A slot of a [`Ring`].
 #[repr(C)]
 pub struct Slot<const WORDS: usize> {
-    /// Its number, from 1, once all of it is there; 0 while it is written.
+    /// Number of the note, from 1, once all of it is there; 0 while it is written.
     pub number: AtomicU64,
-    /// What it says.
+    /// Words of the note.
     pub words: [AtomicU64; WORDS],
 }
 
 impl<const SLOTS: usize, const WORDS: usize> Ring<SLOTS, WORDS> {
-    /// Writes one. Nothing but stores: for a signal's handler.
+    /// Writes a note. It makes nothing but stores: for a signal's handler.
     pub fn write(&self, words: &[u64; WORDS]) {
         let begun = self.begun.fetch_add(1, Relaxed);
         let slot = &self.slots[(begun % SLOTS as u64) as usize];
@@ -427,15 +427,15 @@ impl<const SLOTS: usize, const WORDS: usize> Ring<SLOTS, WORDS> {
 /// The whole file.
 #[repr(C)]
 pub struct StatsFile {
-    /// What the process tells.
+    /// Statistics that the process tells.
     pub page: StatsPage,
-    /// What it is told.
+    /// Samples that `terrace run` tells the process.
     pub samples: SampleRing,
-    /// What its threads tell.
+    /// Interrupts of the process's threads.
     pub interrupts: InterruptRing,
-    /// What its mover did and why (`moves.rs`).
+    /// Moves that the process's mover made, and why (`moves.rs`).
     pub moves: Ring<MOVE_SLOTS, MOVE_WORDS>,
-    /// What its placement model wanted, and what came of it (`windows.rs`).
+    /// What the process's placement model wanted, and what came of it (`windows.rs`).
     pub windows: Ring<ROW_SLOTS, ROW_WORDS>,
 }
 
@@ -495,14 +495,14 @@ mod tests {
         // A weight too large for its bits is the largest.
         let most = SampleRing::entry(u64::MAX >> 16, 1e9);
         assert_eq!((most >> WEIGHT_BITS << 4, most & 0xf_ffff), (u64::MAX >> 16 & !15, 0xf_ffff));
-        // A page that somebody else wrote into.
+        // A page that another process wrote into.
         ring.sent.store(1, Release);
         assert_eq!(take(), []);
         ring.sent.store(u64::MAX, Release);
         assert_eq!(take().len(), SAMPLE_SLOTS);
     }
 
-    /// A reader of another layout would take one field for another.
+    /// Numbers of the layout: a reader of another layout would take one field for another.
     #[test]
     fn each_layout_has_a_number_of_its_own() {
         let counts = std::mem::offset_of!(StatsPage, counts);

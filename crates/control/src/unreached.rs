@@ -1,31 +1,31 @@
 //! The list of files that were executed without the library, because a preload cannot come into
-//! them: a file of the run directory that every process of the run adds to, and `terrace run` reads
-//! at the end.
+//! them. It is a file of the run directory that every process of the run adds to, and `terrace run`
+//! reads at the end.
 //!
 //! Processes add to it between fork and exec, also where they share their parent's memory: by
 //! system calls alone, without an allocation. Each entry is there once, or a few times where
-//! processes add it at the same moment, and their number is bounded.
+//! processes add it at the same moment. Their number is bounded.
 
 use terrace_os as sys;
 
-/// Its name in the run directory.
+/// Name of the list in the run directory.
 pub const FILE_NAME: &str = "out-of-reach";
 /// Bytes of an entry.
 pub const ENTRY_BYTES: usize = 128;
-/// Further ones are not written down.
+/// Most entries of the list; further ones are not written down.
 pub const MOST_ENTRIES: usize = 512;
 
 const CAUSE: usize = 4;
 const PROGRAM: usize = 36;
 
-/// One file, and why.
+/// An entry of the list: a file, and why the library is not in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry([u8; ENTRY_BYTES]);
 
 /// An [`Entry`] in the form that readers use: one file that is out of reach, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unreached {
-    /// The file as it was named, or the end of that.
+    /// The file as it was named, or the end of its name.
     pub program: String,
     /// Why the library is not in it, in a word or two.
     pub cause: String,

@@ -12,54 +12,54 @@ pub const ROW_WORDS: usize = 5;
 /// Rows of the ring: a window of 7,000 regions, 14 GiB. `terrace run` reads it some times a second.
 pub const ROW_SLOTS: usize = 8192;
 
-/// One row.
+/// A row of the ring.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Row {
     /// A window has ended.
     Window {
-        /// Its number, from 1.
+        /// Number of the window, from 1.
         number: u32,
-        /// When it ended, CLOCK_MONOTONIC, ns.
+        /// Time of the window's end, CLOCK_MONOTONIC, ns.
         at_ns: u64,
         /// The knob, 0 to 1.
         knob: f32,
         /// Number of regions of which rows follow.
         regions: u32,
-        /// Pages that the mover had still to move when it ended.
+        /// Pages that the mover had still to move at the window's end.
         left: u32,
         /// The most that the new plan may cost, in pages of DRAM; 0 where the model has no bound.
         bound: f32,
         /// Time that the model and its measuring took, µs.
         spent_us: u32,
     },
-    /// One tier in it.
+    /// A tier in the window.
     Tier {
-        /// The window.
+        /// Number of the window.
         number: u32,
         /// The tier, by its number in the list of tiers (0: DRAM).
         tier: u8,
-        /// Pages that were to be there.
+        /// Pages that were to be in the tier.
         recommended: u32,
-        /// Pages that are there.
+        /// Pages that are in the tier.
         actual: u32,
-        /// Pages that were to be there and are in DRAM: they were touched, and came back.
+        /// Pages that were to be in the tier and are in DRAM: they were touched, and restored.
         leaked: u32,
-        /// Faults on pages there in the window.
+        /// Faults on the tier's pages in the window.
         faults: u32,
-        /// What the pages there cost, in pages of DRAM.
+        /// What the tier's pages cost, in pages of DRAM.
         cost: f32,
         /// Bytes of the medium for each byte of data, as measured.
         stored: f32,
     },
-    /// One region in it.
+    /// A region in the window.
     Region {
-        /// The window.
+        /// Number of the window.
         number: u32,
-        /// Where it begins.
+        /// Where the region begins.
         address: usize,
-        /// The tier in which it was to be.
+        /// The tier in which the region was to be.
         recommended: u8,
-        /// Its pages in each tier (0 to 512).
+        /// Pages of the region in each tier (0 to 512).
         pages: [u16; MAX_TIERS],
         /// Pages that were touched, as estimated.
         touched: u16,
@@ -94,7 +94,7 @@ fn four(pages: &[u16]) -> u64 {
 }
 
 impl Row {
-    /// As it goes through the ring.
+    /// The row as words of the ring.
     pub fn to_words(self) -> [u64; ROW_WORDS] {
         match self {
             Row::Window { number, at_ns, knob, regions, left, bound, spent_us } => [

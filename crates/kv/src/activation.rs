@@ -3,11 +3,11 @@
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 
-/// The number of the first of them, by convention.
+/// The number of the first passed socket, by convention.
 const FIRST: RawFd = 3;
 
 /// The sockets that were passed to this process; none where it was started in another way. The
-/// environment's variables are not left for a child: they name this process.
+/// environment variables do not apply to a child: they name this process.
 ///
 /// # Errors
 /// If the variables are not numbers, or a descriptor that they name is not open.

@@ -1,4 +1,4 @@
-//! Accounts of those who may use the server: memcached's ASCII authentication (option `-Y`).
+//! Accounts of the server's users: memcached's ASCII authentication (option `-Y`).
 //!
 //! A client's first request is `set <any key> <flags> <time> <bytes>` with `user password` as the
 //! value. Until that was right, every other request gets `CLIENT_ERROR unauthenticated`.
@@ -8,7 +8,7 @@ use std::path::Path;
 
 use crate::protocol::{number, words};
 
-/// The most bytes of a user's name and password.
+/// Maximum bytes of a user's name and password.
 const LEN_MAX: usize = 2048;
 
 /// The users of a file, and their passwords.
@@ -16,10 +16,11 @@ const LEN_MAX: usize = 2048;
 pub struct Accounts(Vec<(Vec<u8>, Vec<u8>)>);
 
 impl Accounts {
-    /// Reads a file with a line `user:password` for each of them.
+    /// Reads a file with a line `user:password` for each user.
     ///
     /// # Errors
-    /// If it cannot be read, has a line of another form, or names nobody: the text says which.
+    /// If the file cannot be read, has a line of another form, or names no user: the text says
+    /// which.
     pub fn read(path: &Path) -> Result<Accounts, String> {
         let wrong = |what: String| format!("-Y {}: {what}", path.display());
         let text = std::fs::read(path).map_err(|error| wrong(error.to_string()))?;

@@ -13,21 +13,21 @@ use crate::protocol::{Request, text, words};
 use crate::stats::Count;
 use crate::store::{Held, Lister};
 
-/// How much is read at once.
+/// Bytes read at once.
 const READ: usize = 16 << 10;
-/// How much is read at once of a large value.
+/// Bytes read at once of a large value.
 const READ_MAX: usize = 128 << 10;
-/// A line without an end may become so long.
+/// Maximum bytes of a line without an end.
 const LINE_MAX: usize = 2048;
-/// A line of `get` without an end may become so long.
+/// Maximum bytes of a line of `get` without an end.
 const GET_LINE_MAX: usize = 1 << 20;
-/// With so many bytes of answers waiting, nothing more is read.
+/// Bytes of waiting answers from which on nothing more is read.
 const ANSWERS_MAX: usize = 1 << 20;
-/// A connection reads at most so often before others have their turn.
+/// Maximum number of reads of a connection before others have their turn.
 const READS_MAX: usize = 64;
-/// A buffer above this is part of the memory limit, from when it is known that it is needed.
+/// Size, bytes, above which a buffer is part of the memory limit, once it is known to be needed.
 const BUFFER_FREE: usize = 2 * READ;
-/// An empty buffer above this is given back.
+/// Size, bytes, above which an empty buffer is given back.
 const BUFFER_KEPT: usize = 64 << 10;
 
 /// A stream of bytes that never blocks.
@@ -41,14 +41,14 @@ pub trait Stream: Read + Write + Source + Send {
 impl Stream for TcpStream {}
 impl Stream for UnixStream {}
 
-/// What a stream that encrypts keeps to itself.
+/// State of a stream that encrypts.
 #[derive(Clone, Copy, Debug)]
 pub struct Session {
     /// Since when its handshake is under way, if it is.
     pub handshake_since: Option<Instant>,
     /// Whether the last read took all that had come.
     pub drained: bool,
-    /// Whether bytes that it took wait for the socket. `flush` tries again.
+    /// Whether accepted bytes wait for the socket. `flush` tries again.
     pub has_output: bool,
 }
 
@@ -57,9 +57,9 @@ pub struct Session {
 pub enum Wait {
     /// The stream to become ready.
     Stream,
-    /// Its next turn.
+    /// The connection's next turn.
     Turn,
-    /// Nothing: it is over.
+    /// Nothing: the connection is over.
     Closed,
 }
 
@@ -81,11 +81,11 @@ pub struct Connection {
     /// Bytes received up to `end`, and room for more.
     input: Vec<u8>,
     end: usize,
-    /// The bytes of `input` that were dealt with.
+    /// Number of bytes of `input` that were dealt with.
     read: usize,
-    /// The last read took all that had come. The stream tells when there is more.
+    /// Whether the last read took all that had come. The stream tells when there is more.
     drained: bool,
-    /// The other side sends nothing more than what is to be read.
+    /// Whether the other side sends nothing more than what is to be read.
     ended: bool,
     output: Vec<u8>,
     written: usize,
@@ -99,12 +99,12 @@ pub struct Connection {
     answered: usize,
     /// A list that is sent, and what its items are read with.
     listing: Option<(Listing, Lister)>,
-    /// What its buffers take of the memory limit.
+    /// Share of the memory limit that the buffers take.
     held: Option<Held>,
-    /// It may make requests: no client need authenticate, or its client has.
+    /// Whether requests are allowed: no client need authenticate, or this one has.
     admitted: bool,
     closing: bool,
-    /// When it last had something to do, by the server's clock, s.
+    /// When the connection last had something to do, by the server's clock, s.
     pub active: u32,
 }
 
@@ -139,7 +139,7 @@ impl Connection {
         self.written < self.output.len() || self.session().is_some_and(|session| session.has_output)
     }
 
-    /// Whether nothing is to be done before its client asks for something: no part of a value has
+    /// Whether nothing is to be done before the client asks for something: no part of a value has
     /// come, and no answer waits.
     pub fn awaits_request(&self) -> bool {
         self.needed == 0 && self.skip == 0 && self.listing.is_none() && !self.is_stuck()
@@ -150,7 +150,7 @@ impl Connection {
         if self.encrypts { self.stream.session() } else { None }
     }
 
-    /// The stream has told of something. With `ended`, its other side sends nothing more.
+    /// Notes that the stream is ready. With `ended`, its other side sends nothing more.
     pub fn wake(&mut self, ended: bool) {
         // A read that takes all that had come does not meet the end behind it.
         self.drained = false;
@@ -180,7 +180,7 @@ impl Connection {
         wait
     }
 
-    /// Has the memory limit know of what this connection keeps until its next turn.
+    /// Charges the memory limit with what this connection keeps until its next turn.
     fn count_buffers(&mut self) {
         let rest = self.read..self.end;
         if self.input.len() > BUFFER_FREE && self.needed == 0 && rest.len() <= READ {
@@ -239,7 +239,7 @@ impl Connection {
             if self.closing {
                 continue;
             }
-            // Nothing whole is left, so that what was answered goes out before more is read.
+            // No whole request is left, so answers go out before more is read.
             match self.flush(server) {
                 Ok(true) => {}
                 Ok(false) => return Wait::Stream,
@@ -258,7 +258,7 @@ impl Connection {
                 }
                 Ok(false) => return Wait::Closed,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    // Of an encrypted stream there may be more, of which none was content.
+                    // An encrypted stream may have more, if nothing so far was content.
                     let more = self.session().is_some_and(|session| !session.drained);
                     return if more { Wait::Turn } else { Wait::Stream };
                 }
@@ -292,7 +292,7 @@ impl Connection {
         }
     }
 
-    /// Reads more. Gives false at the end of the stream.
+    /// Reads more. Returns false at the end of the stream.
     fn fill(&mut self, server: &Server) -> io::Result<bool> {
         if self.read > 0 {
             self.input.copy_within(self.read..self.end, 0);
@@ -301,7 +301,7 @@ impl Connection {
         }
         let room = room_for(self.needed);
         if room > self.input.capacity() {
-            // As much as counts, and not twice as much.
+            // Exactly as much as counts: `reserve` could double it.
             self.input.reserve_exact(room - self.input.len());
         }
         let wanted = self.end + self.needed.saturating_sub(self.end).clamp(READ, READ_MAX);
@@ -314,8 +314,8 @@ impl Connection {
                 outcome => break outcome?,
             }
         };
-        // What gave less than was asked for is empty (epoll(7)), and tells when it is not. An end
-        // that it has told of already is only met by reading on.
+        // A stream that gave less than was asked for is empty (epoll(7)), and tells when it is not.
+        // An end that it has told of already is only seen by reading on.
         let short = self.end + bytes < self.input.len();
         let drained = self.session().map_or(short, |session| session.drained);
         self.drained = drained && !self.ended;
@@ -324,7 +324,7 @@ impl Connection {
         Ok(bytes > 0)
     }
 
-    /// Writes answers. Gives whether all are written.
+    /// Writes answers. Returns whether all are written.
     fn flush(&mut self, server: &Server) -> io::Result<bool> {
         while self.written < self.output.len() {
             match self.stream.write(&self.output[self.written..]) {
@@ -356,7 +356,7 @@ impl Connection {
         Ok(true)
     }
 
-    /// Executes the request at the input's front. Gives false where it is not whole yet.
+    /// Executes the request at the input's front. Returns false where it is not whole yet.
     fn request(&mut self, server: &Server) -> bool {
         let skipped = self.skip.min(self.end - self.read);
         self.skip -= skipped;
@@ -460,7 +460,7 @@ impl Connection {
         self.pass(used)
     }
 
-    /// Answers the request at the input's front, of that many bytes, and goes on behind it.
+    /// Answers the request at the input's front, of `used` bytes, and goes on behind it.
     fn reply(&mut self, used: usize, message: &str) -> bool {
         answer(&mut self.output, message);
         self.pass(used)
@@ -479,7 +479,7 @@ fn answer(output: &mut Vec<u8>, message: &str) {
     output.extend_from_slice(b"\r\n");
 }
 
-/// The room that a buffer has for a request of so many bytes, and what comes with its end.
+/// Bytes of a buffer for a request of `needed` bytes, and what comes with its end.
 fn room_for(needed: usize) -> usize {
     if needed == 0 { 0 } else { needed + READ }
 }

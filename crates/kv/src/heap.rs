@@ -1,16 +1,16 @@
-//! What this program and the C in it allocate by `malloc`.
+//! Memory that this program and the C in it allocate by `malloc`.
 //!
 //! With tiers, a second process moves this one's pages (the pager's companion). It shares the
-//! memory but not the C library's threads, so neither may use that library's heap: all then comes
-//! from the pager's own allocator. Without tiers everything is as in any program. The linker leads
-//! the calls here (build.rs).
+//! memory but not the C library's threads, so neither may use that library's heap. All memory then
+//! comes from the pager's own allocator. Without tiers everything is as in any program. The linker
+//! redirects the calls to this module (build.rs).
 
 use std::ffi::c_void;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use terrace_alloc::unmanaged;
 
-/// What the C library's `malloc` aligns to.
+/// Alignment of the C library's `malloc`, bytes.
 const ALIGN: usize = 16;
 
 static OWN: AtomicBool = AtomicBool::new(false);
@@ -26,8 +26,8 @@ unsafe extern "C" {
     fn terrace_unmanaged_size(pointer: *const c_void) -> usize;
 }
 
-/// From now on memory comes from the pager's own allocator. What there is already stays where it
-/// is until it is freed.
+/// Makes memory come from the pager's own allocator from now on. Existing blocks stay where they
+/// are until they are freed.
 pub fn leave_the_c_librarys() {
     OWN.store(true, Relaxed);
 }

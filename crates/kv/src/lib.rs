@@ -4,8 +4,8 @@
 //! - [`store`]: the items.
 //! - [`execute`]: requests on the store, and the answers.
 //! - [`connection`], [`server`], [`activation`]: sockets and threads.
-//! - [`auth`]: who may make requests.
-//! - [`tls`]: what is encrypted on the way.
+//! - [`auth`]: authentication of clients.
+//! - [`tls`]: encryption of connections.
 //! - [`tiering`]: Terrace, which moves what is cold out of DRAM.
 //! - [`settings`], [`stats`], [`clock`]: flags, counters, time.
 

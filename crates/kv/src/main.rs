@@ -20,10 +20,10 @@ use terrace_kv::store::{Config, Rules, Store};
 use terrace_kv::tiering::Tiering;
 use terrace_kv::tls::Tls;
 
-/// How often it is looked whether a signal came.
+/// Interval of checks for signals.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Open files beside those of connections and threads.
+/// Number of open files besides those of connections and threads.
 const FILES: u64 = 32;
 const FILES_PER_THREAD: u64 = 8;
 
@@ -66,7 +66,7 @@ fn apply_test_settings(settings: &mut Settings) {
     settings.used_from_start = used.and_then(|used| used.parse().ok()).unwrap_or(0);
 }
 
-/// How much is done to bring hot items together: for tests, far more than is useful.
+/// The rules for bringing hot items together: for tests, far more work than is useful.
 fn rules() -> Rules {
     let usual = Rules::default();
     match std::env::var_os("TERRACE_KV_MOVES") {
@@ -227,8 +227,8 @@ fn serve(mut settings: Settings) -> Result<(), Failure> {
     outcome
 }
 
-/// Becomes a user, for good, where the process is root's. Other users stay who they are, as with
-/// memcached.
+/// Becomes a user, for good, where the process is root's. A process of another user stays that
+/// user's, as with memcached.
 fn become_user(name: &str, socket: Option<&Path>) -> Result<(), Failure> {
     // SAFETY: it only reads the process's user.
     if unsafe { libc::geteuid() } != 0 {
@@ -248,7 +248,7 @@ fn become_user(name: &str, socket: Option<&Path>) -> Result<(), Failure> {
         std::os::unix::fs::chown(socket, Some(user), Some(group))
             .map_err(|error| format!("{}: cannot be given to {name}: {error}", socket.display()))?;
     }
-    // SAFETY: no memory is involved but the name; threads come later, and so are the user's.
+    // SAFETY: uses no memory but the name. Threads are made later, so they are the user's, too.
     let became = unsafe {
         libc::initgroups(text.as_ptr(), group) == 0
             && libc::setgid(group) == 0

@@ -1,7 +1,7 @@
 //! Threads with an event loop each, which share the listening sockets.
 //!
-//! The thread that wakes first accepts a client, and hands it to the thread that has the fewest:
-//! one that accepts many at once would else serve them all.
+//! The thread that wakes first accepts a client, and hands it to the thread that has the fewest.
+//! Otherwise a thread that accepts many at once would serve them all.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -25,20 +25,20 @@ use crate::settings::Settings;
 use crate::stats::Count;
 use crate::tls::stream::TlsStream;
 
-/// How long a thread sleeps before it looks whether the server ends.
+/// Time that a thread sleeps before it checks whether the server ends.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// How long it sleeps at most while hot items are brought together.
+/// Maximum time that a thread sleeps while hot items are brought together.
 const STEP_EVERY: Duration = Duration::from_millis(5);
-/// How long hot items are brought together between two turns of the loop.
+/// Time for bringing hot items together between two turns of the loop.
 const STEP: Duration = Duration::from_micros(250);
 const EVENTS: usize = 256;
-/// The token of what wakes a thread that is handed a client.
+/// The token of the waker for a thread that is handed a client.
 const WAKE: Token = Token(usize::MAX);
-/// A client has so long for its part of a TLS handshake.
+/// Time limit for a client's part of a TLS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-/// It has only so long where many others wait for theirs.
+/// Time limit for a handshake where many clients wait for theirs.
 const HANDSHAKE_IN_A_CROWD: Duration = Duration::from_secs(1);
-/// This part of all connections may be in a handshake. Others wait in the kernel's queue.
+/// One over the share of connections that may be in a handshake. Others wait in the kernel's queue.
 const HANDSHAKES_SHARE: u64 = 4;
 /// The beginning of an address that is listened on without TLS.
 const NOTLS: &str = "notls:";
@@ -55,8 +55,8 @@ pub enum Listener {
 }
 
 impl Listener {
-    /// The sockets that a service manager has opened for this process, if it has. Those of TCP
-    /// have TLS if they are `encrypted`.
+    /// The sockets that a service manager has opened for this process, if it has. TCP sockets have
+    /// TLS if they are `encrypted`.
     pub fn activated(encrypted: bool) -> io::Result<Vec<Listener>> {
         let sockets = activation::sockets(std::process::id())?;
         sockets.into_iter().map(|socket| Listener::passed(socket, encrypted)).collect()
@@ -129,7 +129,7 @@ impl Listener {
     }
 }
 
-/// Has the kernel queue so many connections that are not accepted yet.
+/// Sets the length of the kernel's queue of connections that are not accepted yet.
 fn set_backlog(listener: &impl AsRawFd, backlog: u32) {
     // SAFETY: the socket is open; listening again only changes its backlog.
     unsafe { libc::listen(listener.as_raw_fd(), backlog as i32) };
@@ -193,7 +193,7 @@ pub fn run(server: &Arc<Server>, listeners: &[Listener]) -> io::Result<()> {
     Ok(())
 }
 
-/// Where a thread is handed clients that another one accepted.
+/// The place where a thread is handed clients that another one accepted.
 struct Entrance {
     waker: Waker,
     streams: Mutex<Vec<Box<dyn Stream>>>,
@@ -209,7 +209,7 @@ impl Entrance {
 
     fn hand(&self, stream: Box<dyn Stream>) {
         self.streams.lock().unwrap_or_else(PoisonError::into_inner).push(stream);
-        // Where that fails, the thread looks by itself before long.
+        // If that fails, the thread looks by itself before long.
         let _ = self.waker.wake();
     }
 
@@ -218,15 +218,15 @@ impl Entrance {
     }
 }
 
-/// One thread's event loop.
+/// The event loop of a thread.
 struct Worker {
     server: Arc<Server>,
     number: usize,
-    /// Those of all threads, by number.
+    /// The entrances of all threads, by number.
     entrances: Arc<[Entrance]>,
     poll: Poll,
     listeners: Vec<Listener>,
-    /// By their tokens, which follow those of the listeners.
+    /// Connections by their tokens, which follow those of the listeners.
     connections: Vec<Option<Connection>>,
     /// Places of `connections` that are empty.
     vacant: Vec<usize>,
@@ -340,7 +340,7 @@ impl Worker {
         }
     }
 
-    /// Handshakes that may be under way at a time.
+    /// Maximum number of handshakes under way at a time.
     fn handshakes_max(&self) -> u64 {
         (self.server.settings.connections_max / HANDSHAKES_SHARE).max(1)
     }
@@ -367,7 +367,7 @@ impl Worker {
         }
     }
 
-    /// Has a listener's clients wait in the kernel's queue until the next turn.
+    /// Leaves a listener's clients in the kernel's queue until the next turn.
     fn stall(&mut self, listener: usize) {
         if !self.stalled.contains(&listener) {
             self.stalled.push(listener);
@@ -413,7 +413,7 @@ impl Worker {
             stats.add(Count::Connections);
             let clients = |number: &usize| self.entrances[*number].clients.load(Relaxed);
             let others = (0..self.entrances.len()).map(|ahead| self.number + ahead);
-            // Of several with the fewest, this thread if it is one.
+            // If several have the fewest, this thread if it is one of them.
             let fewest = others.map(|number| number % self.entrances.len()).min_by_key(clients);
             let number = fewest.unwrap_or(self.number);
             self.entrances[number].clients.fetch_add(1, Relaxed);

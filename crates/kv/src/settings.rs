@@ -116,7 +116,7 @@ const EXTENDED_WITHOUT_EFFECT: &[&str] = &[
 
 const ITEM_SIZE_MIN: usize = 1 << 10;
 const ITEM_SIZE_MAX: usize = 1 << 30;
-/// memcached takes no item above this share of the memory limit.
+/// One over the share of the memory limit above which memcached takes no item.
 const ITEM_SHARE: usize = 2;
 const ITEMS: std::ops::RangeInclusive<usize> = 1..=1 << 32;
 const THREADS_MAX: usize = 1024;
@@ -130,13 +130,13 @@ pub struct Settings {
     pub listen: Vec<String>,
     /// The Unix socket to listen on.
     pub socket: Option<PathBuf>,
-    /// Its access rights.
+    /// Access rights of the Unix socket.
     pub socket_mask: u32,
     /// The user to become, where the server is started as root.
     pub user: Option<String>,
-    /// The accounts of those who may use the server; none where everybody may.
+    /// The accounts of the users; none where no client need authenticate.
     pub accounts: Option<Accounts>,
-    /// The file that they were read from.
+    /// The file that the accounts were read from.
     pub auth_file: Option<PathBuf>,
     /// The file for the process id.
     pub pid_file: Option<PathBuf>,
@@ -148,17 +148,17 @@ pub struct Settings {
     pub memory_limit: usize,
     /// Whether old items make room for new ones.
     pub evictions: bool,
-    /// The most connections.
+    /// Maximum number of connections.
     pub connections_max: u64,
     /// Threads.
     pub threads: usize,
-    /// The most bytes of an item.
+    /// Maximum bytes of an item.
     pub item_size_max: usize,
     /// Requests of one connection before another one's turn.
     pub requests_per_event: usize,
     /// Connections that the kernel queues.
     pub backlog: u32,
-    /// How much is written about the work.
+    /// Verbosity of the log.
     pub verbosity: u32,
     /// Whether clients see CAS identifiers.
     pub cas: bool,
@@ -176,15 +176,15 @@ pub struct Settings {
     pub debug_time: bool,
     /// Bytes that count as used from the beginning, for tests.
     pub used_from_start: usize,
-    /// The index is for that many items, if it was said.
+    /// Expected number of items, for the size of the index, if given.
     pub items: Option<usize>,
     /// Whether hot items are brought together.
     pub consolidate: bool,
     /// DRAM for items; the rest of them is in tiers.
     pub dram: Dram,
-    /// The loss of time to which DRAM for items is fitted, if it is.
+    /// The loss of time to which DRAM for items is fitted, if set.
     pub slowdown: Option<Target>,
-    /// How much the model saves that places regions, if one does.
+    /// The knob of the model that places regions, if one does.
     pub knob: Option<Knob>,
     /// The tiers, if not the pager's own choice.
     pub tiers: Option<String>,
@@ -229,7 +229,7 @@ impl Default for Settings {
     }
 }
 
-/// What the command line asks for.
+/// The action that the command line asks for.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Command {
     /// To serve.
@@ -238,7 +238,7 @@ pub enum Command {
     Print(String),
 }
 
-/// Options without a letter have one that cannot be written on a command line.
+/// Stands for options without a letter: characters that cannot be written on a command line.
 const DRAM: char = '\u{1}';
 const TIERS: char = '\u{2}';
 const SLOWDOWN: char = '\u{3}';
@@ -575,7 +575,7 @@ mod tests {
         }
     }
 
-    /// memcached's table begins with its `hashpower` and grows; an index of that size would lose
+    /// memcached's table begins with its `hashpower` and grows. An index of that size would lose
     /// items.
     #[test]
     fn the_index_is_sized_by_its_own_option_only() {

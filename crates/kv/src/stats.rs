@@ -1,4 +1,4 @@
-//! What is counted, by all threads together.
+//! Counters that all threads share.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -6,13 +6,13 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::store::{FETCHED, Header, item_bytes};
 
-/// The most size classes that memcached's statistics tell apart.
+/// Maximum number of size classes in memcached's statistics.
 pub const CLASSES_MAX: usize = 64;
 /// memcached's smallest chunk and growth factor, by which its statistics name classes.
 const CHUNK_MIN: f64 = 96.0;
 const GROWTH: f64 = 1.25;
 const CHUNK_MAX: usize = 512 << 10;
-/// The most key prefixes that are counted.
+/// Maximum number of key prefixes that are counted.
 const PREFIXES_MAX: usize = 10_000;
 
 macro_rules! counts {
@@ -84,7 +84,7 @@ counts! {
     Connections = "total_connections",
     /// Connections refused.
     Rejected = "rejected_connections",
-    /// Connections that were closed since their clients were silent.
+    /// Connections that were closed because their clients were silent.
     IdleKicks = "idle_kicks",
     /// Times a connection had to let others go first.
     Yields = "conn_yields",
@@ -100,12 +100,12 @@ counts! {
 
 const COUNTS: usize = COUNT_NAMES.len();
 
-/// What is counted for items of about one size.
+/// Counters for items of about one size.
 #[derive(Debug, Default)]
 pub struct Class {
-    /// Items.
+    /// Number of items.
     pub items: AtomicU64,
-    /// Their bytes.
+    /// Bytes of the items.
     pub bytes: AtomicU64,
     /// Items stored so far.
     pub stored: AtomicU64,
@@ -171,12 +171,12 @@ impl Stats {
         }
     }
 
-    /// Counts one.
+    /// Counts an event.
     pub fn add(&self, count: Count) {
         self.add_many(count, 1);
     }
 
-    /// Counts several.
+    /// Counts several events.
     pub fn add_many(&self, count: Count, number: u64) {
         self.counts[count as usize].fetch_add(number, Relaxed);
     }
@@ -186,7 +186,7 @@ impl Stats {
         self.counts.iter().map(|counter| counter.load(Relaxed))
     }
 
-    /// Sets back what memcached's `stats reset` sets back.
+    /// Resets what memcached's `stats reset` resets.
     pub fn reset(&self) {
         for counter in &self.counts {
             counter.store(0, Relaxed);
@@ -247,7 +247,7 @@ impl Stats {
         self.item_gone(header);
     }
 
-    /// The bytes of an item, on the average, or 0.
+    /// Average bytes of an item, or 0.
     pub fn mean_item_bytes(&self) -> usize {
         let sum = |of: fn(&Class) -> &AtomicU64| -> u64 {
             self.classes.iter().map(|class| of(class).load(Relaxed)).sum()

@@ -1,6 +1,6 @@
 //! Terrace inside the server: its segments are moved between DRAM and tiers, and nothing else is.
 //!
-//! The index, what is known of segments, buffers and large items stay in DRAM. An item that is read
+//! The index, the metadata of segments, buffers and large items stay in DRAM. An item that is read
 //! and not resident is restored by the thread that reads it, without a page fault.
 
 use std::fmt;
@@ -25,8 +25,8 @@ impl fmt::Debug for Tiering {
 
 impl Tiering {
     /// Starts the pager, which makes the process beside this one. To be called once, while this
-    /// thread is the only one and has all its rights. With a pager that cannot work here, all
-    /// memory stays in DRAM, and it has said why.
+    /// thread is the only one and has all its rights. If the pager cannot work here, it says why,
+    /// and all memory stays in DRAM.
     ///
     /// # Errors
     /// The tiers make no sense, or there is no address space.
@@ -43,7 +43,7 @@ impl Tiering {
         if let Ok(stress) = std::env::var("TERRACE_STRESS") {
             settings.stress = stress.parse().map_err(|error| format!("{error}"))?;
         }
-        // Nothing that `malloc` gives is managed here, so that the hooks around it have no work.
+        // Nothing that `malloc` returns is managed here, so that the hooks around it have no work.
         let host = Host {
             enter_internal: || {},
             leave_internal: || {},
@@ -69,32 +69,32 @@ impl Tiering {
         self.0.manage(start as usize, bytes, true);
     }
 
-    /// Has the pages of a range in DRAM before it returns.
+    /// Restores the pages of a range before it returns.
     #[inline]
     pub(crate) fn restore(self, start: *const u8, bytes: usize) {
         self.0.touch(start as usize, bytes);
     }
 
-    /// How many pages of a range are not in DRAM. Nothing of it is read.
+    /// Number of pages of a range that are not in DRAM. It reads nothing of the range.
     #[inline]
     pub(crate) fn pages_out(self, start: *const u8, bytes: usize) -> usize {
         self.0.evicted_pages(start as usize, bytes)
     }
 
-    /// Copies what a page that is not in DRAM holds, and leaves it where it is. Gives false where
-    /// it is in DRAM, or cannot be had in this way.
+    /// Copies the contents of a page that is not in DRAM, and leaves it where it is. Returns false
+    /// where it is in DRAM, or cannot be copied in this way.
     fn copy_out(self, address: usize, page: &mut [u8; PAGE]) -> bool {
         self.0.copy_evicted(address, page)
     }
 
-    /// What share of the pages that were ever used is in DRAM, 0 to 1.
+    /// Share of the pages ever used that are in DRAM, 0 to 1.
     pub(crate) fn resident_share(self) -> f64 {
         let figures = self.0.figures();
         let out = figures.tiers.iter().map(|tier| tier.pages).sum::<u64>() * PAGE as u64;
         1.0 - out as f64 / (figures.touched_bytes as f64).max(1.0)
     }
 
-    /// Gives up what a range holds. It reads as zeros then.
+    /// Discards the contents of a range. It reads as zeros then.
     pub(crate) fn discard(self, start: *mut u8, bytes: usize) {
         // A failure leaves the contents where they are; no thread reads them any more.
         let _ = self.0.discard(start as usize, bytes, |start, bytes| {
@@ -103,7 +103,7 @@ impl Tiering {
         });
     }
 
-    /// Has the budget follow what threads lose, where that is limited.
+    /// Makes the budget follow the time that threads lose, where that is limited.
     pub fn follow(self, target: Target) -> Follower {
         let slowdown = Slowdown::new(target);
         Follower { tiering: self, slowdown, begun: Instant::now(), most: 0 }
@@ -131,8 +131,8 @@ impl Tiering {
     }
 }
 
-/// Reads items for a list of all, which says nothing about what will be used: pages that are not
-/// in DRAM stay where they are.
+/// Reads items for a list of all, which says nothing about later use: pages that are not in DRAM
+/// stay where they are.
 #[derive(Debug)]
 pub(crate) struct Aside {
     tiering: Option<Tiering>,
@@ -142,7 +142,7 @@ pub(crate) struct Aside {
 }
 
 impl Aside {
-    /// A reader, which keeps one page.
+    /// Makes a reader, which keeps one page.
     pub(crate) fn new(tiering: Option<Tiering>) -> Aside {
         Aside { tiering, page: Box::new([0; PAGE]), address: 0 }
     }
@@ -155,8 +155,7 @@ impl Aside {
     /// Copies bytes from `from` on.
     ///
     /// # Safety
-    /// There are so many bytes, and they have not changed and do not since [`Aside::forget`] and
-    /// until this returns.
+    /// The bytes exist. They do not change from the last [`Aside::forget`] until this returns.
     pub(crate) unsafe fn read(&mut self, from: *const u8, to: &mut [u8]) {
         let mut done = 0;
         while done < to.len() {
@@ -178,7 +177,8 @@ impl Aside {
     }
 }
 
-/// Lowers the budget while little is lost, and raises it where more is (`--slowdown`).
+/// Lowers the budget while threads lose little time, and raises it where they lose more
+/// (`--slowdown`).
 #[derive(Debug)]
 pub struct Follower {
     tiering: Tiering,
@@ -188,7 +188,7 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// To be called some ten times a second.
+    /// Adjusts the budget. To be called some ten times a second.
     pub fn look(&mut self) {
         let pager = self.tiering.0;
         let figures = pager.figures();

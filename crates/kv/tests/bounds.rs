@@ -1,5 +1,5 @@
-//! Bounds: what is received and sent is part of the memory limit, `-c` of the files that may be
-//! open, and every thread has its share of the clients.
+//! Bounds: bytes received and to be sent are part of the memory limit, `-c` of the files that may
+//! be open. Every thread has its share of the clients.
 
 mod common;
 
@@ -96,7 +96,7 @@ fn where_nothing_may_be_evicted_a_value_on_the_way_costs_no_item() {
     assert_eq!(other.line(), NO_ROOM, "before the value has come");
     other.send(&vec![b'x'; LARGE]);
     assert!(other.ask("\r\nversion").starts_with("VERSION"));
-    // What it should have replaced in any case is gone.
+    // The item that it should have replaced in any case is gone.
     other.send(format!("set key0 0 0 {LARGE} noreply\r\n").as_bytes());
     other.send(&vec![b'x'; LARGE]);
     assert!(other.ask("\r\nversion").starts_with("VERSION"));
@@ -132,7 +132,7 @@ fn limited(files: u64, flags: &[&str]) -> Command {
             if libc::setrlimit(libc::RLIMIT_NOFILE, &limit) != 0 {
                 return Err(std::io::Error::last_os_error());
             }
-            // Who is not root has no such right.
+            // A process that is not root's has no such right.
             libc::prctl(libc::PR_CAPBSET_DROP, CAP_SYS_RESOURCE, 0, 0, 0);
             Ok(())
         });
@@ -206,7 +206,7 @@ fn what_the_system_refuses_has_memcacheds_exit_status() {
     assert_eq!(status(&["-c", "none"]), Some(1));
 }
 
-/// What each event loop of the server waits for, from what the kernel says of it.
+/// The descriptors that each event loop of the server waits for, from what the kernel says of it.
 fn watched(process: u32) -> Vec<usize> {
     let directory = format!("/proc/{process}/fdinfo");
     let entries = Path::new(&directory).read_dir().expect("the server runs");
@@ -221,7 +221,7 @@ fn every_thread_has_its_share_of_the_clients() {
     let socket = directory.path().join("socket");
     let server = Server::start(&socket, &["-t", "4"]);
     let mut clients = vec![Client::connect(&socket)];
-    // The one that looked whether the server is there has gone.
+    // The client that checked whether the server is there has gone.
     until("one is left", || clients[0].stat("curr_connections") == 1);
     let assert_even = |clients: &mut [Client]| {
         for client in clients.iter_mut() {

@@ -91,7 +91,7 @@ fn memcacheds_own_tests_of_data_pass_while_items_move() {
     run("data", "-o consolidate");
 }
 
-/// For `make soak`: what reads back nothing is not about items that move.
+/// For `make soak`. Tests that read nothing back are not about items that move.
 #[test]
 #[ignore = "the others are enough for every day"]
 fn all_of_memcacheds_own_tests_pass_while_items_move() {
@@ -118,6 +118,6 @@ fn the_table_has_every_file_once_and_a_reason_for_those_that_do_not_run() {
     let entries = source.join("t").read_dir().expect("it has tests").flatten();
     let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
     let there: BTreeSet<String> = names.filter(|name| name.ends_with(".t")).collect();
-    // Of another release it may have others, which is to be looked at.
+    // Another release may have other files, which must be looked at.
     assert_eq!(named, there);
 }

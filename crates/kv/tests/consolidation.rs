@@ -1,21 +1,21 @@
-//! Hot items are brought together while the server runs: the command, what is told of it, and that
-//! it follows a hot set over tiers.
+//! Hot items are brought together while the server runs: the command, its statistics, and that it
+//! follows a hot set over tiers.
 
 mod common;
 
 use common::{Client, Server, skip};
 use std::time::{Duration, Instant};
 
-/// Until something that is awaited is thought never to come.
+/// Time limit for an awaited event.
 const PATIENCE: Duration = Duration::from_secs(90);
 const ITEMS: usize = 200_000;
-/// One in so many is hot.
+/// One item in this many is hot.
 const EVERY: usize = 40;
 /// Requests on the way at a time.
 const BATCH: usize = 50;
 
 fn value(key: usize) -> Vec<u8> {
-    // Eight bytes by chance and as many that repeat, so that pages of them compress.
+    // Eight random bytes and as many that repeat, so that pages of them compress.
     let mut state = key as u64 + 1;
     let mut value = Vec::new();
     while value.len() < 480 {
@@ -47,7 +47,7 @@ fn fill(client: &mut Client) {
     assert!(client.ask("version").starts_with("VERSION"));
 }
 
-/// Reads keys and looks at what comes back.
+/// Reads keys and checks the values.
 fn read(client: &mut Client, keys: &[usize]) {
     for keys in keys.chunks(BATCH) {
         let lines: String = keys.iter().map(|key| format!("get key{key}\r\n")).collect();
@@ -58,7 +58,7 @@ fn read(client: &mut Client, keys: &[usize]) {
     }
 }
 
-/// Reads a hot set over and over until most of what lies on its pages is hot, and so many items
+/// Reads a hot set over and over until most of what lies on its pages is hot, and `moved` items
 /// have moved.
 fn until_together(client: &mut Client, hot: &[usize], moved: u64) {
     let begun = Instant::now();

@@ -11,11 +11,11 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Until something that is awaited is thought never to come.
+/// Time limit for an awaited event.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn value(key: usize, bytes: usize) -> Vec<u8> {
-    // Eight bytes by chance, so that pages of them compress, and no two are alike.
+    // Eight random bytes, so that pages of them compress, and no two are alike.
     let mut state = key as u64 + 1;
     let mut value = Vec::with_capacity(bytes + 16);
     while value.len() < bytes {
@@ -69,7 +69,7 @@ fn ten_thousand_connections_are_served_in_little_memory() {
     for client in &mut clients {
         assert_eq!(client.line(), "STORED");
     }
-    // Each reads another one's.
+    // Each client reads another one's key.
     for (number, client) in clients.iter_mut().enumerate() {
         client.send(format!("get key{}\r\n", (number * 7 + 1) % CONNECTIONS).as_bytes());
     }
@@ -104,7 +104,7 @@ fn clients_that_are_killed_in_mid_request_leave_nothing_behind() {
     assert_eq!(client.set("stays", 0, b"whole"), "STORED");
     let before = kibibytes(&server, "VmRSS");
     for round in 0..CLIENTS {
-        // Half of a value, half of another one, or answers that nobody reads and half of a line.
+        // Half of a value, half of another one, or answers that no client reads and half of a line.
         let said = match round % 3 {
             0 => r"b'set half 0 0 900000\r\n' + b'x' * 400000",
             1 => r"b'set stays 0 0 5\r\nbro'",
@@ -202,7 +202,8 @@ fn processes_with(file: &Path) -> Vec<String> {
     names.filter(has).collect()
 }
 
-/// Its socket stays behind, and clients in mid-request do. Its tier's file has no name.
+/// The killed server's socket stays behind, and so do clients in mid-request. Its tier's file has
+/// no name.
 #[test]
 fn a_server_that_is_killed_under_load_is_replaced_at_once() {
     const KEYS: usize = 100_000;
@@ -232,7 +233,7 @@ fn a_server_that_is_killed_under_load_is_replaced_at_once() {
                     scope.spawn(move || {
                         let mut stream = UnixStream::connect(socket).expect("it listens");
                         let mut key = writer;
-                        // Until the kernel tells that nobody reads any more.
+                        // Until the kernel tells that no process reads any more.
                         loop {
                             let mut bytes = format!("set key{key} 0 0 {BYTES} noreply\r\n");
                             bytes += &"x".repeat(BYTES / 2);

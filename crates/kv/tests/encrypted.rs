@@ -1,4 +1,5 @@
-//! TLS: what is served is what is served without; who may not, is told or closed in bounded time.
+//! TLS: the server answers as it does without. A client without access is refused or disconnected
+//! in bounded time.
 
 mod common;
 
@@ -15,12 +16,12 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Until something that is awaited is thought never to come.
+/// Time limit for an awaited event.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 type Encrypted = StreamOwned<ClientConnection, TcpStream>;
 
-/// Somebody who issues certificates.
+/// An issuer of certificates.
 struct Authority {
     issuer: Issuer<'static, KeyPair>,
     pem: String,
@@ -36,7 +37,7 @@ impl Authority {
         Authority { issuer: Issuer::new(about, key), pem }
     }
 
-    /// A certificate and its key, in PEM.
+    /// Issues a certificate and its key, in PEM.
     fn issue(&self, name: &str) -> (String, String) {
         let key = KeyPair::generate().expect("a key");
         let about = CertificateParams::new([name.to_owned()]).expect("a name");
@@ -44,7 +45,7 @@ impl Authority {
         (certificate.pem(), key.serialize_pem())
     }
 
-    /// What a client has that trusts it.
+    /// The configuration of a client that trusts the issuer.
     fn client(&self, own: Option<(String, String)>, version: u8) -> Arc<ClientConfig> {
         let mut roots = RootCertStore::empty();
         let root = CertificateDer::from_pem_slice(self.pem.as_bytes()).expect("it is PEM");
@@ -243,7 +244,7 @@ fn a_listener_without_tls_has_the_same_items() {
     assert_eq!(plain.get("a").as_deref(), Some(b"one".as_slice()));
     assert_eq!(plain.set("b", 0, b"two"), "STORED");
     assert_eq!(encrypted.get("b").as_deref(), Some(b"two".as_slice()));
-    // Who does not encrypt is told.
+    // A client that does not encrypt is told.
     let mut lost = Client { stream: BufReader::new(Both::socket(both.tls)) };
     lost.send(b"get a\r\n");
     assert_eq!(lost.line(), "CLIENT_ERROR this port is for TLS only");
@@ -272,7 +273,7 @@ fn certificates_are_read_again_for_new_connections() {
     assert_eq!(before.ask("refresh_certs"), "OK");
     assert!(!both.admits(&old.client(None, 3)) && both.admits(&new.client(None, 3)));
     assert_eq!(before.get("a").as_deref(), Some(b"one".as_slice()));
-    // What is wrong changes nothing.
+    // Files with errors change nothing.
     std::fs::write(&files.key, "no key").expect("it can be written");
     let said = before.ask("refresh_certs");
     assert!(said.starts_with("SERVER_ERROR ssl_key ") && said.contains("no private key"), "{said}");
@@ -300,7 +301,7 @@ fn clients_show_certificates_as_the_mode_says() {
         let both = Both::start(&options, &[]);
         assert!(both.admits(&known) && both.admits(&known_by_older), "mode {mode}");
         assert_eq!(both.admits(&none), without, "mode {mode}");
-        // Who is not asked shows nothing.
+        // A client that is not asked shows no certificate.
         assert_eq!(both.admits(&unknown), mode == 0, "mode {mode}");
         let refused = u64::from(!without) + u64::from(mode != 0);
         let mut plain = both.plain_client();
@@ -375,7 +376,7 @@ fn noise_ends_its_own_connection_only() {
         let _ = socket.shutdown(std::net::Shutdown::Write);
         assert!(is_closed(&socket), "{:?}…", &bytes[..bytes.len().min(8)]);
     }
-    // After a handshake that was right: no record, and one that nobody encrypted.
+    // After a correct handshake: a text that is no record, and a record that was not encrypted.
     for bytes in [noise(100), [vec![23, 3, 3, 0, 64], noise(64)].concat()] {
         let mut client = both.client(&config);
         assert_eq!(client.get("a").as_deref(), Some(b"one".as_slice()));
@@ -435,7 +436,7 @@ fn silent_handshakes_are_few_and_do_not_last() {
     // Two threads may both take one more.
     until("handshakes are begun", || plain.stat("ssl_handshakes_open") >= MOST);
     assert!(plain.stat("ssl_handshakes_open") < MOST + 2);
-    // Who is connected is served, and others do not wait for long.
+    // A connected client is served, and others do not wait for long.
     assert_eq!(early.get("a").as_deref(), Some(b"one".as_slice()));
     let begun = Instant::now();
     assert!(both.admits(&config), "a client behind {} silent ones", silent.len());

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/terrace-kv.md");
 const PAGE_ON_TLS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/terrace-kv-tls.md");
 const PORT: &str = "11211";
-/// Without TLS, on that page.
+/// The port without TLS, on that page.
 const PLAIN_PORT: &str = "11212";
 const SOCKET: &str = "/run/kv.socket";
 

@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Until something that is awaited is thought never to come.
+/// Time limit for an awaited event.
 const PATIENCE: Duration = Duration::from_secs(60);
 const MANY: usize = 100_000;
 
@@ -36,7 +36,7 @@ fn field<'a>(line: &'a str, name: &str) -> &'a str {
 }
 
 fn value(key: usize, bytes: usize) -> Vec<u8> {
-    // Eight bytes by chance and as many that repeat, so that pages of them compress.
+    // Eight random bytes and as many that repeat, so that pages of them compress.
     let mut state = key as u64 + 1;
     let mut value = Vec::new();
     while value.len() < bytes {
@@ -61,7 +61,7 @@ fn fill(client: &mut Client, bytes: usize) {
     assert!(client.ask("version").starts_with("VERSION"));
 }
 
-/// Every one of the many is told, and once.
+/// Asserts that every item is listed, and once.
 fn assert_all(lines: &[String]) {
     let told: HashSet<&str> = lines.iter().map(|line| field(line, "key")).collect();
     assert_eq!((told.len(), lines.len()), (MANY, MANY));

@@ -1,6 +1,6 @@
-//! Writers, readers, deleters, expiry, `cas`, `incr`, `flush_all`, eviction, clients that end in
-//! mid-request, hot sets that jump, and items that move: every value is the key's, undamaged, and
-//! of the version that may be there.
+//! Every value is the key's, undamaged, and of the version that may be there. Meanwhile there are
+//! writers, readers, deleters, expiry, `cas`, `incr`, `flush_all` and eviction. There are also
+//! clients that end in mid-request, hot sets that jump, and items that move.
 //!
 //! Each writer owns its keys, so that it knows what must come back. `TERRACE_SOAK_SECONDS` makes it
 //! last longer.
@@ -18,27 +18,27 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 const SECONDS: u64 = 10;
-/// How long the one lasts that has everything in it.
+/// Duration of the test that has everything in it, s.
 const LONG_SECONDS: u64 = 60;
 const WRITERS: u64 = 3;
 const KEYS: u64 = 2000;
-/// With so many of them, items and what they replaced soon take more than 16 MiB.
+/// Number of keys with which items and what they replaced soon take more than 16 MiB.
 const MANY_KEYS: u64 = 8_000;
 /// Operations after which other keys are hot.
 const JUMP: u64 = 5000;
-/// Numbers of each writer that are added to in place.
+/// Number of counters of each writer that are added to in place.
 const COUNTS: u64 = 40;
-/// The first value of a number, and what is added.
+/// The first value of a counter, and the addend.
 const FIRST: u64 = 1_000_000;
 const ADDED: u64 = 7;
-/// How long the items stay before all vanish.
+/// Time until all items vanish.
 const FLUSH_EVERY: Duration = Duration::from_millis(3500);
-/// How long hot items are brought together, and then left where they are.
+/// Time for which hot items are brought together, and then left where they are.
 const SWITCH_EVERY: Duration = Duration::from_secs(1);
-/// Connections that stand open with half a request.
+/// Number of connections that stay open with half a request.
 const IDLE: usize = 200;
 
-/// Numbers that look like chance (SplitMix64).
+/// Pseudorandom numbers (SplitMix64).
 struct Random(u64);
 
 impl Random {
@@ -54,7 +54,7 @@ impl Random {
     }
 }
 
-/// What its owner knows of a key.
+/// What the owner knows of a key.
 #[derive(Clone, Copy, Debug)]
 enum Known {
     Nothing,
@@ -94,7 +94,7 @@ fn version_of(name: &str, got: &[u8]) -> u64 {
     version
 }
 
-/// One writer with its keys.
+/// A writer with its keys.
 struct Writer<'a> {
     client: Client,
     owner: u64,
@@ -105,7 +105,7 @@ struct Writer<'a> {
     may_lose: bool,
     /// Highest version of each key that was acknowledged, for readers.
     acknowledged: &'a [AtomicU64],
-    /// Numbers that are there, if any was not lost.
+    /// Values of the counters, if none was lost.
     counts: Vec<Option<u64>>,
     /// How often all items have vanished so far, and what this writer knows of it.
     flushes: &'a RwLock<u64>,
@@ -294,7 +294,7 @@ impl Writer<'_> {
     }
 }
 
-/// Reads anybody's keys: versions are whole, and never older than what was acknowledged.
+/// Reads the keys of all writers: versions are whole, and never older than what was acknowledged.
 fn read(socket: &Path, acknowledged: &[AtomicU64], stop: &AtomicBool) {
     let mut client = Client::connect(socket);
     let mut random = Random(7);
@@ -325,7 +325,7 @@ fn flush(socket: &Path, flushes: &RwLock<u64>, stop: &AtomicBool) {
     }
 }
 
-/// Has hot items brought together, and then left where they are, in turn. Gives how many moved.
+/// Has hot items brought together, and then left where they are, in turn. Returns how many moved.
 fn switch(socket: &Path, stop: &AtomicBool) -> u64 {
     let mut client = Client::connect(socket);
     let mut last = Instant::now();
@@ -444,7 +444,7 @@ fn torture(flags: &[&str], keys: u64, usual: u64, stress: bool, may_lose: bool) 
     drop(idle);
 }
 
-/// Nothing but the size of the data makes pages leave. It begins first, as it takes longest.
+/// Only the size of the data makes pages leave. This test begins first, as it takes longest.
 #[test]
 fn above_dram() {
     torture(&["-m", "512", "-t", "3", "--dram", "16M"], MANY_KEYS, LONG_SECONDS, false, false);

@@ -237,7 +237,7 @@ fn root_becomes_the_user_that_it_is_told() {
     assert!(!unknown.status.success());
 }
 
-/// A client sends a request and leaves before the server wakes. One read takes the request, and the
+/// A client sends a request and leaves before the server wakes. A read takes the request, and the
 /// kernel has told of the end behind it by then.
 #[test]
 fn a_client_that_leaves_behind_its_request_is_noticed() {
@@ -251,7 +251,7 @@ fn a_client_that_leaves_behind_its_request_is_noticed() {
     let mut leaving = Client::connect(&socket);
     assert!(leaving.ask("version").starts_with("VERSION"));
     signal(libc::SIGSTOP);
-    // With an answer the failure to send it would tell.
+    // With an answer, the failure to send it would tell.
     leaving.send(b"set a 0 0 1 noreply\r\nx\r\n");
     drop(leaving);
     signal(libc::SIGCONT);

@@ -1,5 +1,5 @@
-//! Reserved address ranges: of the objects, which a tiering system may move out, and of what is
-//! known about them, which stays in memory.
+//! Reserved address ranges: of the objects, whose pages a tiering system may move out; and of their
+//! metadata, which stays in memory.
 
 use std::io;
 use std::ptr::NonNull;
@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicU64;
 /// Bytes of a page.
 pub const PAGE: usize = 4096;
 
-/// An anonymous private mapping. Memory is taken as it is touched.
+/// An anonymous private mapping. The kernel allocates its memory as it is touched.
 pub struct Area {
     start: NonNull<u8>,
     len: usize,
@@ -47,8 +47,8 @@ impl Area {
         Ok(Area { start, len, mapped: (mapped, whole) })
     }
 
-    /// Reserves that many words, all zero, and asks the kernel to keep those in memory that are
-    /// used. It may refuse (RLIMIT_MEMLOCK); then they can be swapped like all memory.
+    /// Reserves `count` words, all zero, and asks the kernel to keep those in memory that are used.
+    /// It may refuse (RLIMIT_MEMLOCK); then they can be swapped like all memory.
     pub fn words(count: usize) -> io::Result<Area> {
         let area = Area::reserve(count * size_of::<u64>(), PAGE)?;
         // SAFETY: locks pages of our own mapping as they come; changes no contents.
@@ -58,31 +58,31 @@ impl Area {
         Ok(area)
     }
 
-    /// Where it begins.
+    /// Address of the first byte.
     pub fn start(&self) -> NonNull<u8> {
         self.start
     }
 
-    /// Its bytes.
+    /// Length, bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// It as words, for an area made by [`Area::words`].
+    /// The area as words, if it was made by [`Area::words`].
     pub fn as_words(&self) -> &[AtomicU64] {
         // SAFETY: mapped for as long as `self`, aligned to a page, initialised with zeros by the
         // kernel, and accessed as atomic words only.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr().cast(), self.len / 8) }
     }
 
-    /// Says whether pages of it should be huge.
+    /// Says whether pages of the area should be huge.
     pub fn huge(&self, wanted: bool) {
         let advice = if wanted { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE };
         // SAFETY: advice about our own mapping; contents stay.
         unsafe { libc::madvise(self.start.as_ptr().cast(), self.len, advice) };
     }
 
-    /// Gives the memory of a part back, of whole pages; it reads as zeros then.
+    /// Gives the memory of a part, of whole pages, back. The part reads as zeros then.
     ///
     /// # Safety
     /// No thread reads or writes that part meanwhile, or needs what it holds.
@@ -92,8 +92,8 @@ impl Area {
         unsafe { libc::madvise(self.start.as_ptr().add(offset).cast(), len, libc::MADV_DONTNEED) };
     }
 
-    /// Which pages of a part are in memory, one byte each, bit 0. Where the kernel does not say,
-    /// all are taken to be.
+    /// Sets one byte for each page of a part: bit 0 says whether the page is in memory. Where the
+    /// kernel does not say, all pages count as in memory.
     pub fn residency(&self, offset: usize, pages: &mut [u8]) {
         assert!(offset + pages.len() * PAGE <= self.len, "beyond the area");
         // SAFETY: the range is ours, as checked, and `pages` has a byte for each of its pages.

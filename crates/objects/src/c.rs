@@ -1,4 +1,4 @@
-//! What `include/terrace_objects.h` declares.
+//! The functions that `include/terrace_objects.h` declares.
 
 use crate::epoch::Reader;
 use crate::heap::{Heap, HeapError, Settings};
@@ -46,7 +46,7 @@ type CRelocate = unsafe extern "C" fn(*mut c_void, *mut CMove) -> c_int;
 type CReference = unsafe extern "C" fn(*mut c_void, *const c_void) -> *mut c_void;
 type CPaper = unsafe extern "C" fn(*mut c_void, *mut u8, usize) -> bool;
 
-/// A callback of C's, and how often it returned something else than a result.
+/// A callback in C, and how often it returned a value that is no result.
 struct Callback {
     relocate: CRelocate,
     reference: Option<CReference>,
@@ -54,7 +54,7 @@ struct Callback {
     no_results: u64,
 }
 
-// SAFETY: of the program, which promised it to `terrace_objects_step`.
+// SAFETY: a callback of the program, which promised this to `terrace_objects_step`.
 unsafe impl Relocate for Callback {
     unsafe fn relocate(&mut self, object: Object, room: Object, slice: &Slice) -> Outcome {
         let mut asked = CMove {
@@ -146,10 +146,10 @@ pub unsafe extern "C" fn terrace_objects_destroy(objects: *mut Objects) {
     }
 }
 
-/// Room for an object, or NULL with ENOMEM.
+/// Allocates room for an object. Returns NULL with ENOMEM if there is none.
 ///
 /// # Safety
-/// `objects` is a heap; so for all functions below.
+/// `objects` is a heap; this holds for all functions below.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn terrace_objects_alloc(objects: &Objects, bytes: usize) -> *mut c_void {
     match objects.heap.allocate(bytes) {
@@ -158,7 +158,7 @@ pub unsafe extern "C" fn terrace_objects_alloc(objects: &Objects, bytes: usize) 
     }
 }
 
-/// An object is written and may be moved.
+/// Tells that an object is written and may be moved.
 ///
 /// # Safety
 /// As above, and `object` is NULL or from `terrace_objects_alloc`.
@@ -182,7 +182,7 @@ pub unsafe extern "C" fn terrace_objects_free(objects: &Objects, object: *mut c_
     }
 }
 
-/// An object was used.
+/// Counts a use of an object.
 ///
 /// # Safety
 /// As above.
@@ -193,7 +193,7 @@ pub unsafe extern "C" fn terrace_objects_touch(objects: &Objects, object: *const
     }
 }
 
-/// How hot an object is, 0 to 3.
+/// Sets how hot an object is, 0 to 3.
 ///
 /// # Safety
 /// As above.
@@ -204,7 +204,7 @@ pub unsafe extern "C" fn terrace_objects_rank(objects: &Objects, object: *const 
     }
 }
 
-/// A reader, for one thread.
+/// Makes a reader, for one thread.
 ///
 /// # Safety
 /// As above.
@@ -243,7 +243,7 @@ pub unsafe extern "C" fn terrace_objects_leave(reader: &Reader) {
     reader.leave();
 }
 
-/// Keeps memory as it is beyond reading.
+/// Keeps an object's memory as it is after the reader has left.
 ///
 /// # Safety
 /// `reader` is this thread's, which is inside.
@@ -302,7 +302,7 @@ pub unsafe extern "C" fn terrace_objects_step(
     progress
 }
 
-/// As `terrace_objects_step`, with the callback of the paper.
+/// Works like `terrace_objects_step`, with the callback of the paper.
 ///
 /// # Safety
 /// As above.

@@ -6,9 +6,9 @@ use crate::marks::HEATS;
 use crate::policy::{self, Scale};
 use std::time::Duration;
 
-/// Heats are to last so long until they decay, ms, or fewer touches are counted.
+/// Time in which heats should not decay, ms; otherwise fewer touches are counted.
 const SOONEST_DECAY_MS: u64 = 2000;
-/// Heats that did not decay for so long, ms, are too few: more touches are counted.
+/// Time after which heats that did not decay are too few, ms; then more touches are counted.
 const LATEST_DECAY_MS: u64 = 30_000;
 const LEAST_SAMPLED: u32 = 10;
 
@@ -16,7 +16,7 @@ const LEAST_SAMPLED: u32 = 10;
 #[derive(Debug)]
 pub struct Classifier {
     scale: Scale,
-    /// One touch in 2^this is counted.
+    /// One touch in 2^`sampling` is counted.
     sampling: u32,
     decays: bool,
     decayed_ms: u64,
@@ -25,8 +25,9 @@ pub struct Classifier {
 }
 
 impl Classifier {
-    /// For touches that cost so much where the page is not in fast memory, and gains that are
-    /// counted for so long. One touch in 2^`sampling` is counted at first; since `since_ms`.
+    /// Makes a classifier. A touch costs `fault_ns` where the page is not in fast memory, and gains
+    /// are counted for `horizon`. One touch in 2^`sampling` is counted at first, from `since_ms`
+    /// on.
     pub fn new(fault_ns: f64, horizon: Duration, sampling: u32, since_ms: u64) -> Classifier {
         Classifier {
             scale: Scale {
@@ -49,18 +50,19 @@ impl Classifier {
         &self.scale
     }
 
-    /// Whether the next scan is to take one from every heat.
+    /// Whether the next scan is to subtract one from every heat.
     pub fn decays(&self) -> bool {
         self.decays
     }
 
-    /// One touch in 2^this is to be counted.
+    /// Exponent of two of the number of touches of which one is to be counted.
     pub fn sampling(&self) -> u32 {
         self.sampling
     }
 
-    /// A scan has ended: bytes of all objects by heat, their number, and bytes that are to be hot.
-    /// False if heats tell too little until they have decayed: the next scan is to follow at once.
+    /// Takes the result of a scan: bytes of all objects by heat, their number, and bytes that are
+    /// to be hot. False if heats tell too little until they have decayed: then the next scan is to
+    /// follow at once.
     pub fn scanned(
         &mut self,
         bytes: &[u64; HEATS],

@@ -1,4 +1,4 @@
-//! The work itself, in slices: look at what is known of all objects, choose segments, empty them.
+//! Consolidation in slices of time: scan the marks of all objects, choose segments, empty them.
 //!
 //! A round is a scan of the marks, a list of victims, and their evacuation. It reads objects only
 //! where they move, and none whose page is not in memory unless its whole segment is rewritten.
@@ -22,12 +22,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Where all is in memory, this share of the bytes counts as hot, so that heats tell something once
-/// it is not.
+/// Share of the bytes that counts as hot where all is in memory, so that heats tell something once
+/// pages leave.
 const HOT_SHARE: f64 = 0.2;
-/// More of the memory than this is resident: nothing moves it out.
+/// Share of resident memory above which nothing seems to move pages out.
 const ALL_RESIDENT: f64 = 0.95;
-/// One sealed segment in so many is asked for its resident pages.
+/// One sealed segment in this many is asked for its resident pages.
 const RESIDENCY_SAMPLED: usize = 8;
 
 /// How much is done, and for what.
@@ -35,23 +35,25 @@ const RESIDENCY_SAMPLED: usize = 8;
 pub struct Rules {
     /// How victims are chosen.
     pub choice: Choice,
-    /// Bytes of objects that are to be hot: what the fast memory has room for. `None`: as much as
-    /// is in memory. Where all is, or fits, only what is dead is gathered. Over NUMA nodes all is
-    /// in memory, so it is to be said there.
+    /// Bytes of objects that are to be hot: what the fast memory has room for. `None`: as many as
+    /// are in memory.
+    ///
+    /// Where all objects are in memory, or fit, only dead memory is collected. Over NUMA nodes all
+    /// are in memory, so the number must be set there.
     pub hot_bytes: Option<u64>,
-    /// Most bytes that are moved in a second.
+    /// Maximum of bytes moved in a second.
     pub bytes_per_s: u64,
-    /// Most of one CPU's time, 0 to 1, waits for pages included.
+    /// Maximum share of one CPU's time, 0 to 1, waits for pages included.
     pub cpu_share: f64,
-    /// What a touch costs whose page is not in fast memory, ns (zram lz4: 16,000).
+    /// Cost of a touch whose page is not in fast memory, ns (zram lz4: 16,000).
     pub fault_ns: f64,
-    /// For how long a move is thought to pay.
+    /// Time for which a move is assumed to pay.
     pub horizon: Duration,
     /// Time from one round to the next while objects move.
     pub pause: Duration,
-    /// That time at most, when nothing pays.
+    /// Longest time between two rounds, when nothing pays.
     pub longest_pause: Duration,
-    /// Most bytes of segments that are empty, but may still be read by a thread.
+    /// Maximum bytes of segments that are empty, but may still be read by a thread.
     pub limbo_bytes: usize,
 }
 
@@ -74,11 +76,11 @@ impl Default for Rules {
 /// What a step found to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// There is more to do now.
+    /// More work is left now.
     Working,
-    /// Its share of time or bytes is used up, or readers hold too much of what was emptied.
+    /// The share of time or bytes is used up, or readers hold too much of what was emptied.
     Waiting,
-    /// It pauses between two rounds.
+    /// The consolidator pauses between two rounds.
     Resting,
 }
 
@@ -98,7 +100,7 @@ enum Phase {
     },
 }
 
-/// A segment that may be emptied, and what was found in it. The best is the largest.
+/// A segment that may be emptied, and what was found in it. The best compares as the largest.
 struct Victim {
     candidate: Candidate,
     contents: Contents,
@@ -129,7 +131,7 @@ impl Eq for Victim {}
 struct Scan {
     next: u32,
     bytes: [u64; HEATS],
-    /// Those of them whose heat the program said.
+    /// Bytes whose heat the program set, by heat.
     ranked: [u64; HEATS],
     objects: u64,
     used: u64,
@@ -137,8 +139,8 @@ struct Scan {
     found: Vec<(u32, Contents)>,
 }
 
-/// Moves objects of one heap. One thread has it, and calls [`Consolidator::step`]; where it is
-/// within a round is its own affair.
+/// Moves objects of one heap. One thread owns it, and calls [`Consolidator::step`]. It keeps its
+/// own place within a round.
 pub struct Consolidator {
     pub(crate) heap: Arc<Heap>,
     pub(crate) rules: Rules,
@@ -154,7 +156,7 @@ pub struct Consolidator {
     throttle: Throttle,
     pauses: Pauses,
     classifier: Classifier,
-    /// Whether anything is gained by moving what is hot, and not just dead memory by the way.
+    /// Whether moving hot objects gains anything, beyond the dead memory collected on the way.
     pays: bool,
     moved_before: u64,
     random: u64,
@@ -162,7 +164,8 @@ pub struct Consolidator {
 }
 
 impl Consolidator {
-    /// For a heap. Panics if the heap has one already: two would move the same objects.
+    /// Makes a consolidator for a heap. Panics if the heap has one already: two would move the same
+    /// objects.
     pub fn new(heap: Arc<Heap>, rules: Rules) -> Consolidator {
         assert!(heap.begin_consolidation(), "the heap has a consolidator already");
         let limbo = heap.take_limbo();
@@ -205,8 +208,8 @@ impl Consolidator {
         self.classifier.scale().hot_from
     }
 
-    /// Works for about `budget`, 200 to 500 µs where requests wait meanwhile. To be called often,
-    /// under no lock that the callback takes; it returns at once where nothing is to be done.
+    /// Works for about `budget`: 200 to 500 µs where requests wait meanwhile. Call it often, under
+    /// no lock that the callback takes. It returns at once where nothing is to be done.
     pub fn step(&mut self, relocate: &mut dyn Relocate, budget: Duration) -> Progress {
         let slice = Slice::begin(budget);
         self.give_back(|| slice.should_stop());
@@ -225,8 +228,8 @@ impl Consolidator {
         progress
     }
 
-    /// Begins a round now, wherever it was, also of segments that rest as objects of them could not
-    /// be moved; an evacuation under way is ended first.
+    /// Begins a round now, whatever it was doing. The round includes segments that rest because
+    /// objects of them could not be moved. An evacuation under way is ended first.
     pub fn wake(&mut self) {
         self.heap.wake();
         if let Phase::Resting { .. } = self.phase {
@@ -234,7 +237,7 @@ impl Consolidator {
         }
     }
 
-    /// Works on a thread of its own until `stop` says so: for programs whose callback takes locks
+    /// Works on a thread of its own until `stop` says so. For programs whose callback takes locks
     /// that other threads hold briefly.
     pub fn run(&mut self, relocate: &mut dyn Relocate, budget: Duration, stop: &AtomicBool) {
         while !stop.load(Ordering::Relaxed) {
@@ -280,7 +283,7 @@ impl Consolidator {
         Progress::Working
     }
 
-    /// One segment of a scan.
+    /// Scans a segment.
     fn look(&mut self, scan: &mut Scan) {
         let index = scan.next;
         scan.next += 1;
@@ -331,7 +334,7 @@ impl Consolidator {
         pages.into_iter().all(|page| self.pages.get(page).is_none_or(|page| page & 1 == 1))
     }
 
-    /// The end of a scan: what is hot, and whether moving it pays.
+    /// Ends a scan: decides what is hot, and whether moving it pays.
     fn classify_scan(&mut self, scan: Scan) {
         self.counters.scans += 1;
         self.immovable.clear();
@@ -345,8 +348,8 @@ impl Consolidator {
             true => (live as f64 * HOT_SHARE) as u64,
             false => (scan.used as f64 * resident) as u64,
         });
-        // Where all of it is in fast memory, or has room there, hot objects need none of others.
-        // The paper's ways do not ask what is gained.
+        // Where all bytes are in fast memory, or fit, hot objects need no room of others. The
+        // paper's choices do not ask what is gained.
         let fits = self.rules.hot_bytes.map_or(resident > ALL_RESIDENT, |hot| hot >= scan.used);
         self.pays = !fits || self.rules.choice != Choice::CostBenefit;
         let tells = self.classify(&scan, hot_bytes, now);
@@ -361,7 +364,7 @@ impl Consolidator {
         self.phase = Phase::Choosing { found: scan.found.into_iter(), victims: BinaryHeap::new() };
     }
 
-    /// Tells Terrace what a segment holds. Returns it if it may be emptied.
+    /// Advises Terrace of what a segment holds. Returns the segment if it may be emptied.
     fn consider(&mut self, index: u32, contents: Contents) -> Option<Victim> {
         if self.heap.segment(index).state() == State::Sealed {
             let cooled = policy::has_cooled(&contents, self.classifier.scale());
@@ -371,8 +374,8 @@ impl Consolidator {
         Some(Victim { candidate, contents })
     }
 
-    /// What heats mean after a scan; false if they are to decay first. What the program ranked hot
-    /// stays so: others share what it leaves of `hot_bytes`.
+    /// Sets what heats mean after a scan. False if they are to decay first. What the program ranked
+    /// hot stays so: other objects share what it leaves of `hot_bytes`.
     fn classify(&mut self, scan: &Scan, hot_bytes: u64, now_ms: u64) -> bool {
         let mut counted = scan.bytes;
         for (bytes, ranked) in counted.iter_mut().zip(scan.ranked) {
@@ -417,7 +420,7 @@ impl Consolidator {
         policy::judge(self.rules.choice, &situation, contents, self.classifier.scale(), chance)
     }
 
-    /// Begins with a victim, if it still is one now that it is known what of it is in memory.
+    /// Begins with a victim, if it still is one now that its resident pages are known.
     fn begin(&mut self, candidate: Candidate, contents: &Contents) -> Option<Evacuation> {
         let index = candidate.segment;
         let missing = self.missing_pages(index);
@@ -428,25 +431,25 @@ impl Consolidator {
         Some(Evacuation::begin(index, candidate.plan, hot_from))
     }
 
-    /// The end of a round.
+    /// Ends a round.
     fn rest(&mut self) {
         let moved = self.counters.moved_bytes - self.moved_before;
         let pause_ms = self.pauses.after(moved, self.counters.live_bytes);
         self.phase = Phase::Resting { until_ms: self.heap.now_ms() + pause_ms };
     }
 
-    /// An emptied segment waits for readers from before.
+    /// Retires an emptied segment: it waits for readers from before.
     pub(crate) fn retire(&mut self, index: u32) {
         self.heap.segment(index).change(State::Evacuating, State::Retired);
         self.limbo.push_back((index, self.heap.epochs().retire()));
-        // Other objects may have its places next.
+        // Other objects may have its granules next.
         let places = self.heap.granules(index);
         self.busy.retain(|granule, _| !places.contains(granule));
         self.immovable.retain(|granule| !places.contains(granule));
         self.counters.emptied_segments += 1;
     }
 
-    /// Gives emptied segments back that no reader has any more, until it is to stop.
+    /// Gives back emptied segments that no reader uses any more, until it is to stop.
     fn give_back(&mut self, should_stop: impl Fn() -> bool) {
         for _ in 0..self.limbo.len() {
             if should_stop() {
@@ -462,7 +465,7 @@ impl Consolidator {
                 self.limbo.push_back((index, stamp));
                 continue;
             }
-            // SAFETY: all readers from before are gone, no pin is left, and none can come since no
+            // SAFETY: all readers from before are gone, and no pin is left. None can come since no
             // object of it is live: every reference names a copy.
             unsafe { self.heap.give_back(index) };
         }
@@ -475,8 +478,8 @@ impl Consolidator {
 }
 
 impl Drop for Consolidator {
-    /// Open segments are sealed, so that the next consolidator finds them. The heap keeps what was
-    /// emptied and not given back yet for it.
+    /// Seals open segments, so that the next consolidator finds them. The heap keeps emptied
+    /// segments that were not given back yet for it.
     fn drop(&mut self) {
         for (index, used) in self.open.iter_mut().filter_map(Option::take) {
             self.heap.segment(index).seal(used, self.heap.now_ms());
@@ -503,7 +506,7 @@ mod tests {
     const OBJECTS: usize = 4000;
     const BYTES: usize = 128;
 
-    /// Where a range begins, its bytes, and what was said of it.
+    /// Where a range begins, its bytes, and the advice about it.
     type Told = (usize, usize, c_int);
 
     thread_local!(static TOLD: RefCell<Vec<Told>> = const { RefCell::new(Vec::new()) });
@@ -547,7 +550,7 @@ mod tests {
         };
         // SAFETY: it says true only where the one reference names a whole copy.
         let mut relocate = unsafe { Paper::new(relocate) };
-        // Of what is just placed nothing is believed.
+        // The age of a new segment counts against moving it.
         std::thread::sleep(Duration::from_millis(5));
         while consolidator.step(&mut relocate, Duration::from_millis(5)) != Progress::Resting {}
     }
@@ -580,7 +583,7 @@ mod tests {
         assert!(first.values().any(|advice| *advice == [1]), "{first:?}");
         settle(&heap, &mut objects, 0);
         assert!(told().is_empty(), "nothing has changed");
-        // What is hot has moved: no segment is told the same twice in a row.
+        // Hot objects have moved: no segment gets the same advice twice in a row.
         settle(&heap, &mut objects, 3);
         let second = told();
         assert!(!second.is_empty());
@@ -608,7 +611,7 @@ mod tests {
         (Arc::new(heap), objects)
     }
 
-    /// Always ready to move, whatever that gains.
+    /// Rules under which objects move, whatever that gains.
     fn eager() -> Rules {
         Rules {
             choice: Choice::Greedy,

@@ -1,5 +1,5 @@
-//! One counter for each result, so that it can be told why something does not move. The order is
-//! that of `struct terrace_objects_counters`.
+//! A counter for each result, which shows why something does not move. The order is that of `struct
+//! terrace_objects_counters`.
 
 /// What happened since the consolidator was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -7,7 +7,7 @@
 pub struct Counters {
     /// Objects that moved.
     pub moved: u64,
-    /// Bytes of them.
+    /// Bytes of the objects that moved.
     pub moved_bytes: u64,
     /// Objects for which the first room was too small.
     pub no_space: u64,
@@ -25,11 +25,11 @@ pub struct Counters {
     pub misused: u64,
     /// Segments that were emptied.
     pub emptied_segments: u64,
-    /// Segments of which only what is hot, or only what is cold, was taken.
+    /// Segments of which only hot objects, or only cold ones, were taken.
     pub sorted_segments: u64,
     /// Scans of all marks.
     pub scans: u64,
-    /// Steps that were not refused for want of time or bytes, also those in a pause.
+    /// Steps that were not refused for want of time or bytes, including those in a pause.
     pub steps: u64,
     /// Bytes of live objects at the last scan.
     pub live_bytes: u64,

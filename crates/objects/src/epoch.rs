@@ -1,5 +1,5 @@
-//! Epochs: memory that was taken out of use is given back when every reader that could have seen
-//! it has left (Fraser, "Practical lock-freedom", 2004, §5.2.3).
+//! Epochs: memory that was taken out of use is given back when every reader that could have seen it
+//! has left (Fraser, "Practical lock-freedom", 2004, §5.2.3).
 //!
 //! A reader announces the epoch in which it begins. To retire memory is to begin a new epoch; the
 //! memory may be reused once no reader announces the old one or an earlier one. Two fences make it
@@ -9,10 +9,10 @@
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering, fence};
 use std::cell::Cell;
 
-/// Announced by a reader that holds no reference.
+/// Value announced by a reader that holds no reference.
 const OUTSIDE: u64 = 0;
 
-/// What one reader announces, on cache lines of its own.
+/// The epoch that a reader announces, on cache lines of its own.
 #[repr(align(128))]
 struct Announcement(AtomicU64);
 
@@ -22,7 +22,7 @@ pub struct Epochs {
     readers: Mutex<Vec<Arc<Announcement>>>,
 }
 
-/// When something was retired.
+/// The epoch in which something was retired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp(u64);
 
@@ -33,7 +33,7 @@ impl Default for Epochs {
 }
 
 impl Epochs {
-    /// A reader, for one thread.
+    /// Makes a reader, for one thread.
     pub fn reader(epochs: &Arc<Epochs>) -> Reader {
         let announced = Arc::new(Announcement(AtomicU64::new(OUTSIDE)));
         epochs.readers.lock().expect("no panic under this lock").push(announced.clone());
@@ -46,7 +46,7 @@ impl Epochs {
         Stamp(self.now.fetch_add(1, Ordering::AcqRel))
     }
 
-    /// Whether all readers have left that may hold what was retired then.
+    /// Whether all readers have left that may hold what was retired at that stamp.
     pub fn is_over(&self, stamp: Stamp) -> bool {
         fence(Ordering::SeqCst);
         let readers = self.readers.lock().expect("no panic under this lock");
@@ -57,7 +57,7 @@ impl Epochs {
     }
 }
 
-/// One thread's right to read objects.
+/// The right of one thread to read objects.
 pub struct Reader {
     epochs: Arc<Epochs>,
     announced: Arc<Announcement>,
@@ -78,7 +78,7 @@ impl Reader {
         Guard { reader: self }
     }
 
-    /// Whether it is a reader of these epochs.
+    /// Whether this is a reader of these epochs.
     pub fn is_of(&self, epochs: &Arc<Epochs>) -> bool {
         Arc::ptr_eq(&self.epochs, epochs)
     }

@@ -8,16 +8,16 @@ use crate::segment::{Kind, State};
 use crate::slice::Slice;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-/// Visits of an object that is busy, before its segment is left for a while.
+/// Number of visits to a busy object, before its segment is left for a while.
 const PASSES: u32 = 3;
-/// How long a segment rests first, ms.
+/// First time that a segment rests, ms.
 const REST_MS: u64 = 1000;
-/// Visits on which an object may be busy before the callback is thought to be wrong.
+/// Number of visits on which an object may be busy before the callback counts as wrong.
 const BUSY_FOR_EVER: u32 = 64;
-/// Written after a room while callbacks are checked.
+/// Bytes written after a room while callbacks are checked.
 const GUARD: [u8; GRANULE] = [0xA5; GRANULE];
 
-/// How far one is.
+/// The state of the evacuation of a segment.
 pub struct Evacuation {
     index: u32,
     plan: Plan,
@@ -32,12 +32,12 @@ pub struct Evacuation {
     moved: u32,
 }
 
-/// What becomes of an object for now.
+/// Result of a visit to an object.
 enum Visit {
     Left,
     Stays,
     Busy,
-    /// No segment for it is left.
+    /// No segment for the object is left.
     Full,
 }
 
@@ -47,7 +47,7 @@ impl Evacuation {
         self.index
     }
 
-    /// Begins one, where objects of a heat of `hot_from` or more are hot.
+    /// Begins an evacuation, where objects of a heat of `hot_from` or more are hot.
     pub fn begin(index: u32, plan: Plan, hot_from: u8) -> Evacuation {
         Evacuation { index, plan, hot_from, next: 0, pass: 0, busy: 0, stuck: 0, moved: 0 }
     }
@@ -61,7 +61,7 @@ impl Consolidator {
         relocate: &mut dyn Relocate,
         slice: &Slice,
     ) -> Option<Evacuation> {
-        // Pages may have gone since the last slice.
+        // Pages may have left memory since the last slice.
         self.missing_pages(at.index);
         loop {
             let mut found = None;
@@ -95,8 +95,8 @@ impl Consolidator {
         }
     }
 
-    /// Moves objects that were hot when they were touched lately to the hot segment. It may have
-    /// been long ago: one that is hot no more, or whose page has left since, stays.
+    /// Moves objects that were hot when last touched to the hot segment. That may be long ago: an
+    /// object that is hot no more, or whose page has left memory since, stays.
     pub(crate) fn move_seen(&mut self, relocate: &mut dyn Relocate, slice: &Slice) {
         while !slice.should_stop()
             && let Some(object) = self.heap.next_seen()
@@ -163,7 +163,7 @@ impl Consolidator {
             self.heap.begin(room);
             let guard = self.guard(room, open);
             // SAFETY: the object is live and is freed by `moved` below at the soonest, and its
-            // segment stays till then; `reserve` gave the room to this consolidator alone.
+            // segment stays till then. `reserve` gave the room to this consolidator alone.
             let asked = || unsafe { relocate.relocate(object, room, slice) };
             let outcome = match catch_unwind(AssertUnwindSafe(asked)) {
                 Ok(outcome) => outcome,
@@ -200,7 +200,7 @@ impl Consolidator {
                 Outcome::Busy => return self.busy(object),
                 Outcome::Dead => {
                     self.counters.dead += 1;
-                    // Another object may have the place next.
+                    // Another object may have the granule next.
                     self.busy.remove(&self.heap.granule(object.start));
                     return Visit::Stays;
                 }
@@ -210,8 +210,8 @@ impl Consolidator {
         Visit::Stays
     }
 
-    /// After a callback that panicked: what is in the room is not known, nor whether a reference
-    /// names it. So the room stays as it is, and is never offered again.
+    /// Handles a callback that panicked. It is not known what is in the room, or whether a
+    /// reference names it. So the room stays as it is, and is never offered again.
     fn abandon(&mut self, object: Object, room: Object, open: usize) {
         self.heap.abandon(room);
         if let Some((_, taken)) = &mut self.open[open] {
@@ -224,7 +224,7 @@ impl Consolidator {
         }
     }
 
-    /// After a move: the old copy is dead, the new one stands.
+    /// Handles a move: the old copy is dead, the new one is valid.
     fn moved(
         &mut self,
         object: Object,
@@ -236,7 +236,7 @@ impl Consolidator {
         if used > room.bytes {
             self.breach(Misuse::LargerThanRoom);
         }
-        // It may have been ranked anew while the callback had it.
+        // The object may have been ranked anew while the callback had it.
         let granule = self.heap.granule(object.start);
         if self.heap.is_ranked(granule) {
             self.heap.rank(room.start, self.heap.clock().heat(granule));
@@ -272,13 +272,13 @@ impl Consolidator {
 
     fn immovable(&mut self, object: Object) -> Visit {
         self.counters.immovable += 1;
-        // What cannot move rests with its segment for long.
+        // An object that cannot move makes its segment rest for long.
         self.heap.segment_at(object).rest(self.heap.now_ms(), REST_MS);
         Visit::Stays
     }
 
-    /// Room in the open segment of a kind. It is to be live before the callback is asked: a writer
-    /// may free it as soon as the callback has let go of its lock.
+    /// Reserves room in the open segment of a kind. The room is made live before the callback is
+    /// called: a writer may free it as soon as the callback has released its lock.
     fn reserve(&mut self, open: usize, bytes: usize) -> Option<Object> {
         let segment_bytes = self.heap.settings().segment_bytes;
         let (index, used) = match self.open[open] {
@@ -296,7 +296,7 @@ impl Consolidator {
         Some(self.heap.object_at(index, used, bytes))
     }
 
-    /// While callbacks are checked, marks what follows a room, if the segment goes on there.
+    /// Marks what follows a room, while callbacks are checked, if the segment goes on there.
     fn guard(&self, room: Object, open: usize) -> Option<*mut u8> {
         let (_, used) = self.open[open]?;
         if !self.heap.settings().check_callbacks

@@ -1,4 +1,4 @@
-//! The heap: segments that are filled one after the other, and what is known of their objects.
+//! The heap: segments that are filled one after the other, and the metadata of their objects.
 
 use crate::advice::Adviser;
 use crate::area::{Area, PAGE};
@@ -16,23 +16,25 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
 use std::time::Instant;
 
-/// Segments that only the relocator may take: one for each kind that it fills, and one more, so
-/// that it can always begin.
+/// Segments that only the relocator may take. There is one for each kind that it fills, and one
+/// more, so that it can always begin.
 const RESERVE: usize = 3;
 
-/// What is told of a reader that protects nothing here.
+/// Message of a panic about a reader that protects nothing here.
 const OTHER_HEAP: &str = "a reader of another heap: take one that `reader()` of this heap gave";
 
 /// What a heap is made of.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Most bytes of objects, with what is wasted between them. Reserved, not taken.
+    /// Maximum bytes of objects, with what is wasted between them. The address space is reserved,
+    /// no memory is taken.
     pub capacity: usize,
     /// Bytes of a segment, a power of two: 64 KiB over compressed memory or swap, 2 MiB over NUMA
     /// nodes with huge pages.
     pub segment_bytes: usize,
-    /// Whether callbacks are held to their contract: a breach is told by name and ends the
-    /// program. On in debug builds. Where it is off, what can be seen is counted.
+    /// Whether callbacks are checked for keeping their contract. If so, a breach is reported by
+    /// name and ends the program. On in debug builds. If off, breaches that can be seen are
+    /// counted.
     pub check_callbacks: bool,
 }
 
@@ -49,25 +51,25 @@ impl Default for Settings {
 /// Why a heap cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum HeapError {
-    /// The segment's size is not one that works.
+    /// The segment size is not one that works.
     #[error("segment_bytes is {0}: it must be a power of two from 4 KiB to 64 MiB")]
     SegmentBytes(usize),
     /// The heap would have too few segments.
     #[error("capacity is {capacity} bytes: it must be at least {least}, eight segments")]
     Capacity {
-        /// What was asked for.
+        /// Capacity that was asked for, bytes.
         capacity: usize,
-        /// The least that works.
+        /// Least capacity that works, bytes.
         least: usize,
     },
-    /// The kernel refused.
+    /// The kernel refused address space.
     #[error(
         "cannot reserve {bytes} bytes of address space ({error}): ask for less capacity, or raise ulimit -v or vm.overcommit_memory"
     )]
     Memory {
-        /// What was asked for.
+        /// Bytes that were asked for.
         bytes: usize,
-        /// Why not.
+        /// The kernel's error.
         error: std::io::Error,
     },
 }
@@ -87,10 +89,10 @@ pub struct Heap {
     area: Area,
     live: Bits,
     ends: Bits,
-    /// Room that was given out for an object that is not ready yet.
+    /// Granules of objects that are not ready yet.
     unready: Bits,
     clock: Clock,
-    /// Objects whose heat the program said, where it said any.
+    /// Objects whose heat the program set.
     ranked: Bits,
     has_ranked: AtomicBool,
     segments: Box<[Segment]>,
@@ -98,21 +100,21 @@ pub struct Heap {
     epochs: Arc<Epochs>,
     begun: Instant,
     double_frees: AtomicU64,
-    /// One touch in 2^this is counted.
+    /// One touch in 2^`sampling` is counted.
     sampling: AtomicU32,
-    /// From this heat on, objects among cold ones are noted in `seen`.
+    /// Heat from which on objects among cold ones are noted in `seen`.
     noted_from: AtomicU8,
     seen: Seen,
     consolidated: AtomicBool,
     /// Whether a structure has its objects here.
     claimed: AtomicBool,
-    /// What consolidators emptied that are gone, and when; readers may still be there.
+    /// Segments that former consolidators emptied, and when; readers may still be there.
     limbo: Mutex<VecDeque<(u32, Stamp)>>,
     adviser: Adviser,
     settings: Settings,
 }
 
-/// No object is so hot.
+/// A heat that no object has.
 const NEVER: u8 = u8::MAX;
 
 /// How well pages are used: bytes of hot objects, and bytes of the pages that have some.
@@ -120,7 +122,7 @@ const NEVER: u8 = u8::MAX;
 pub struct Utilisation {
     /// Bytes of objects that are hot.
     pub hot_bytes: u64,
-    /// Bytes of pages that hold at least a part of one.
+    /// Bytes of pages that hold at least a part of a hot object.
     pub page_bytes: u64,
 }
 
@@ -141,7 +143,7 @@ pub struct Usage {
 }
 
 impl Heap {
-    /// Reserves address space for one; takes no memory yet.
+    /// Makes a heap: reserves address space, but takes no memory yet.
     pub fn new(settings: Settings) -> Result<Heap, HeapError> {
         let Settings { capacity, segment_bytes, .. } = settings;
         if !segment_bytes.is_power_of_two() || !(PAGE..=64 << 20).contains(&segment_bytes) {
@@ -186,7 +188,7 @@ impl Heap {
         })
     }
 
-    /// What it was made of.
+    /// The settings that the heap was made with.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
@@ -204,14 +206,14 @@ impl Heap {
         reader.enter()
     }
 
-    /// Most bytes of an object: a quarter of a segment.
+    /// Maximum bytes of an object: a quarter of a segment.
     pub fn largest(&self) -> usize {
         self.settings.segment_bytes / 4
     }
 
-    /// Room for an object of so many bytes, at least 1; `None` if it is larger than
-    /// [`Heap::largest`], or no segment is left. What is in it is not said. It stays where it is
-    /// until it is [`Heap::ready`]. [`Heap::free`] ends it before that, too.
+    /// Allocates an object of `bytes` bytes, at least 1. `None` if that is more than
+    /// [`Heap::largest`], or no segment is left. Its contents are undefined. It does not move until
+    /// it is [`Heap::ready`]. [`Heap::free`] also ends it before that.
     pub fn allocate(&self, bytes: usize) -> Option<NonNull<u8>> {
         if bytes == 0 || bytes > self.largest() {
             return None;
@@ -237,14 +239,15 @@ impl Heap {
         Some(object.start)
     }
 
-    /// An object is written: from now on it may be moved. To be called before a reference to it
-    /// can be found, and once: one that is ready, or has ended, is left alone.
+    /// Tells that an object is written: from now on it may be moved. To be called before a
+    /// reference to it can be found, and once: an object that is ready, or has ended, is left
+    /// alone.
     ///
     /// Panics if the pointer is none of this heap's.
     ///
     /// # Safety
-    /// [`Heap::allocate`] of this heap gave the pointer, and its bytes are written as the heap's
-    /// relocator reads them: a heap with a [`Map`](crate::structures::Map) or
+    /// [`Heap::allocate`] of this heap gave the pointer. Its bytes are written as the heap's
+    /// relocator reads them. A heap with a [`Map`](crate::structures::Map) or
     /// [`Rows`](crate::rows::Rows) has no other objects.
     pub unsafe fn ready(&self, pointer: NonNull<u8>) {
         let granule = self.granule(pointer);
@@ -254,8 +257,8 @@ impl Heap {
     }
 
     /// Ends an object, also one that was never [`Heap::ready`]. No reference to it may be left. Its
-    /// bytes stay readable for threads that are inside. One that has ended before is left alone and
-    /// counted.
+    /// bytes stay readable for threads that are inside. An object that has ended before is left
+    /// alone and counted.
     ///
     /// Panics if the pointer is none of this heap's.
     ///
@@ -271,13 +274,13 @@ impl Heap {
         }
     }
 
-    /// Objects that were freed when they had ended already.
+    /// Number of objects that were freed when they had ended already.
     pub fn double_frees(&self) -> u64 {
         self.double_frees.load(Relaxed)
     }
 
-    /// Counts that an object was used, or one use in some where uses are many. It is one look and
-    /// seldom a change beside the object. What was ranked keeps its rank.
+    /// Counts that an object was used; where uses are many, one use in some. It is one load, and
+    /// seldom a store, beside the object. An object that was ranked keeps its rank.
     ///
     /// Panics if the pointer is none of this heap's.
     pub fn touch(&self, pointer: NonNull<u8>) {
@@ -297,8 +300,8 @@ impl Heap {
         }
     }
 
-    /// Says how hot an object is, 0 to 3, for programs that rank objects themselves: 3 is hot. It
-    /// stands, also where the object moves, until the program ranks it anew.
+    /// Sets how hot an object is, 0 to 3, for programs that rank objects themselves: 3 is hot. The
+    /// rank stays, also where the object moves, until the program ranks it anew.
     ///
     /// Panics if the pointer is none of this heap's.
     pub fn rank(&self, pointer: NonNull<u8>, heat: u8) {
@@ -309,7 +312,7 @@ impl Heap {
     }
 
     /// Keeps the memory around an object as it is after the guard has gone, for sending without a
-    /// copy; its segment is not emptied meanwhile, or is not given back. Ends by [`Heap::unpin`].
+    /// copy. Its segment is not emptied meanwhile, or is not given back. [`Heap::unpin`] ends it.
     ///
     /// Panics if the guard is of another heap's reader: it would protect nothing here.
     pub fn pin(&self, pointer: NonNull<u8>, inside: &Guard<'_>) {
@@ -320,7 +323,7 @@ impl Heap {
     /// Ends a pin. Panics if there is none.
     ///
     /// # Safety
-    /// The pin was this caller's, which does not look at the object any more.
+    /// The pin was this caller's, which does not access the object any more.
     pub unsafe fn unpin(&self, pointer: NonNull<u8>) {
         assert!(self.segment_of(self.granule(pointer)).unpin(), "unpinned more often than pinned");
     }
@@ -330,7 +333,7 @@ impl Heap {
         (pointer as usize).wrapping_sub(self.base()) < self.area.len()
     }
 
-    /// Memory that it takes now.
+    /// Memory that the heap takes now.
     pub fn usage(&self) -> Usage {
         let taken = self.segments.iter().filter(|segment| segment.state() != State::Free);
         taken.fold(Usage::default(), |sum, segment| Usage {
@@ -339,7 +342,7 @@ impl Heap {
         })
     }
 
-    /// How well pages are used, where hot is a heat of at least `least`, 1 to 3.
+    /// How well pages are used, where hot means a heat of at least `least`, 1 to 3.
     pub fn utilisation(&self, least: u8) -> Utilisation {
         let mut found = Utilisation::default();
         for index in 0..self.segments.len() as u32 {
@@ -365,18 +368,18 @@ impl Heap {
 
     // ---- for the consolidator ----
 
-    /// A consolidator begins; false if there is one.
+    /// Claims the heap for a consolidator; false if there is one.
     pub(crate) fn begin_consolidation(&self) -> bool {
         !self.consolidated.swap(true, Acquire)
     }
 
-    /// It ends, and leaves what it emptied to the next one.
+    /// Ends a consolidation; leaves what was emptied to the next consolidator.
     pub(crate) fn end_consolidation(&self, limbo: VecDeque<(u32, Stamp)>) {
         *self.limbo() = limbo;
         self.consolidated.store(false, Release);
     }
 
-    /// Emptied segments of the consolidator before.
+    /// Takes the emptied segments of the consolidator before.
     pub(crate) fn take_limbo(&self) -> VecDeque<(u32, Stamp)> {
         std::mem::take(&mut *self.limbo())
     }
@@ -385,13 +388,13 @@ impl Heap {
         self.limbo.lock().expect("no panic under this lock")
     }
 
-    /// A structure takes the heap for its objects, for ever: what it leaves there stays its own.
-    /// Panics if one has.
+    /// Claims the heap for a structure's objects, for ever: the objects that it leaves there stay
+    /// its own. Panics if the heap has a structure.
     pub(crate) fn claim(&self) {
         assert!(!self.claimed.swap(true, Relaxed), "the heap has a structure already");
     }
 
-    /// All segments that rest may be looked at.
+    /// Ends the rest of all segments.
     pub(crate) fn wake(&self) {
         self.segments.iter().for_each(Segment::wake);
     }
@@ -404,18 +407,18 @@ impl Heap {
         &self.clock
     }
 
-    /// Whether the program said how hot the object is that begins there.
+    /// Whether the program set the heat of the object that begins at this granule.
     pub(crate) fn is_ranked(&self, granule: usize) -> bool {
         self.has_ranked.load(Relaxed) && self.ranked.get(granule)
     }
 
-    /// Takes one from every heat of a segment that was counted.
+    /// Subtracts one from the counted heats of a segment.
     pub(crate) fn decay(&self, index: u32) {
         let ranked = self.has_ranked.load(Relaxed).then_some(&self.ranked);
         self.clock.decay(self.granules(index), ranked);
     }
 
-    /// Gives a copy the heat of its object, whose granule is given.
+    /// Gives a copy the heat of its object, which is at `granule`.
     pub(crate) fn copy_heat(&self, granule: usize, heat: u8, copy: Object) {
         match self.is_ranked(granule) {
             true => self.rank(copy.start, heat),
@@ -423,12 +426,12 @@ impl Heap {
         }
     }
 
-    /// One touch is counted in so many, as a power of two.
+    /// Exponent of two of the number of touches of which one is counted.
     pub(crate) fn sampling(&self) -> u32 {
         self.sampling.load(Relaxed)
     }
 
-    /// Counts one touch in 2^`shift`.
+    /// Sets that one touch in 2^`shift` is counted.
     pub(crate) fn sample(&self, shift: u32) {
         self.sampling.store(shift, Relaxed);
     }
@@ -438,12 +441,13 @@ impl Heap {
         self.noted_from.store(heat.unwrap_or(NEVER), Relaxed);
     }
 
-    /// From which heat on such objects are noted now.
+    /// Heat from which on such objects are noted now.
     pub(crate) fn noted_from(&self) -> u8 {
         self.noted_from.load(Relaxed)
     }
 
-    /// An object that was noted, if it is still there, in a segment that is sealed and not hot.
+    /// Takes an object that was noted, if it is still there, in a segment that is sealed and not
+    /// hot.
     pub(crate) fn next_seen(&self) -> Option<Object> {
         while let Some(granule) = self.seen.pop() {
             let granule = granule as usize;
@@ -475,7 +479,7 @@ impl Heap {
         index as usize * each..(index as usize + 1) * each
     }
 
-    /// Opens a segment for objects that move, also one of the reserve.
+    /// Opens a segment for objects that move; it may be one of the reserve.
     pub(crate) fn open(&self, kind: Kind) -> Option<u32> {
         let index = take(&mut self.allocation(), 0)?;
         self.segment(index).open(kind);
@@ -495,7 +499,7 @@ impl Heap {
         self.object_at(0, granule * GRANULE, bytes)
     }
 
-    /// From now on it is live. Its end is marked first, so that a thread that finds it knows its
+    /// Makes an object live. Its end is marked first, so that a thread that finds it knows its
     /// size.
     pub(crate) fn begin(&self, object: Object) {
         self.measure(object);
@@ -509,7 +513,7 @@ impl Heap {
         self.ends.set(granule + object.bytes / GRANULE - 1);
     }
 
-    /// A live object is live no more; false if it was not.
+    /// Makes a live object dead; false if it was not live.
     pub(crate) fn end(&self, object: Object) -> bool {
         let granule = self.granule(object.start);
         let ended = self.live.clear(granule);
@@ -519,7 +523,7 @@ impl Heap {
         ended
     }
 
-    /// An object was never there: no thread has seen it.
+    /// Undoes an allocation that no thread has seen.
     pub(crate) fn forget(&self, object: Object) {
         let granule = self.granule(object.start);
         self.end(object);
@@ -535,7 +539,7 @@ impl Heap {
         self.segment_of(self.granule(object.start))
     }
 
-    /// An object whose contents are not known: it takes its room, and is never moved.
+    /// Gives up an object whose contents are not known: it takes its room, and is never moved.
     /// [`Heap::free`] ends it.
     pub(crate) fn abandon(&self, object: Object) {
         let granule = self.granule(object.start);
@@ -544,8 +548,8 @@ impl Heap {
         }
     }
 
-    /// Live objects of a segment from a granule of it on, by granule and bytes, until the callback
-    /// says false; then the granule of that object.
+    /// Calls the callback for live objects of a segment from a granule of it on, with granule and
+    /// bytes, until it returns false. Returns the granule of that object.
     pub(crate) fn each_live(
         &self,
         index: u32,
@@ -557,7 +561,7 @@ impl Heap {
         while let Some(granule) = self.live.next(at..granules.end) {
             let bytes = self.extent(granule);
             if bytes == 0 {
-                // It was freed since, by another thread.
+                // Another thread has freed it since.
                 at = granule + 1;
                 continue;
             }
@@ -569,8 +573,8 @@ impl Heap {
         None
     }
 
-    /// Which pages of a segment are in memory, of those that were used when it was sealed: others
-    /// were never touched, and say nothing.
+    /// Which pages of a segment are in memory, of those that were used when it was sealed. Others
+    /// were never touched, and do not count.
     pub(crate) fn residency(&self, index: u32, pages: &mut Vec<u8>) {
         pages.resize(self.segment(index).used().div_ceil(PAGE), 0);
         self.area.residency(index as usize * self.settings.segment_bytes, pages);
@@ -589,7 +593,7 @@ impl Heap {
         })
     }
 
-    /// Tells Terrace what is expected of a segment, where that has changed and it listens.
+    /// Advises Terrace of a segment's expected use, where that has changed and Terrace is there.
     pub(crate) fn advise(&self, index: u32, cooled: bool) {
         if self.adviser.is_there()
             && let Some(advice) = self.segment(index).new_advice(cooled)
@@ -599,7 +603,7 @@ impl Heap {
         }
     }
 
-    /// Has another one listen.
+    /// Sets another adviser.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn advised_by(self, adviser: Adviser) -> Heap {
         Heap { adviser, ..self }
@@ -614,7 +618,7 @@ impl Heap {
         let granules = self.granules(index);
         self.live.clear_all(granules.clone());
         self.ends.clear_all(granules.clone());
-        // None is unready there: its bytes would have kept the segment.
+        // No object is unready there: its bytes would have kept the segment.
         if self.has_ranked.load(Relaxed) {
             self.ranked.clear_all(granules.clone());
         }
@@ -645,7 +649,7 @@ impl Heap {
         &self.segments[granule * GRANULE / self.settings.segment_bytes]
     }
 
-    /// Bytes of the object that begins there.
+    /// Bytes of the object that begins at a granule.
     fn extent(&self, granule: usize) -> usize {
         let each = self.settings.segment_bytes / GRANULE;
         let until = (granule / each + 1) * each;
@@ -653,7 +657,7 @@ impl Heap {
     }
 }
 
-/// A free segment, if more than `kept` are left.
+/// Takes a free segment, if more than `kept` are left.
 fn take(allocation: &mut Allocation, kept: usize) -> Option<u32> {
     if allocation.free.len() + allocation.untouched.len() <= kept {
         return None;
@@ -696,7 +700,7 @@ mod tests {
     fn room_that_was_never_ready_can_be_given_up_once() {
         let heap = heap();
         let (given_up, kept) = (heap.allocate(100).unwrap(), new(&heap, 16));
-        // SAFETY: no thread looks at either; what is wrong here is left alone and counted.
+        // SAFETY: no thread looks at either. A wrong pointer is left alone and counted.
         unsafe {
             heap.free(given_up);
             assert_eq!((heap.usage().live_bytes, heap.double_frees()), (16, 0));

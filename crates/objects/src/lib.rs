@@ -1,15 +1,15 @@
 //! Objects that move: hot ones share pages, and so do cold ones.
 //!
-//! Memory is tiered by pages, so a page is only as cold as the hottest object on it. A program
-//! that can say where the references to an object are ([`Relocate`]) has this library bring hot
-//! objects together, a slice of time after the other ([`Consolidator::step`]). It works over any
-//! tiering beneath: Terrace's, the kernel's swap, or none. The idea is ObjecTier's (ICPE Companion 2025);
-//! the contract of the callback is in `docs/moving-objects.md`.
+//! Memory is tiered by pages, so a page is only as cold as the hottest object on it. This library
+//! brings hot objects together, in slices of time ([`Consolidator::step`]). The program must be
+//! able to say where the references to an object are ([`Relocate`]). It works over any tiering
+//! beneath: Terrace's, the kernel's swap, or none. The idea is ObjecTier's (ICPE Companion 2025).
+//! The contract of the callback is in `docs/moving-objects.md`.
 //!
-//! - [`Heap`]: segments, allocation, and what is known of objects, beside them.
+//! - [`Heap`]: segments, allocation, and metadata of objects, beside them.
 //! - [`Consolidator`]: which segments are emptied, when, and into what.
 //! - [`manager`]: the decisions alone, for programs that have segments of their own.
-//! - [`Reader`]: what a thread reads stays readable until it leaves.
+//! - [`Reader`]: objects that a thread reads stay readable until it leaves.
 //! - [`structures`]: maps whose entries move; [`rows`]: a row store with transactions.
 
 mod advice;

@@ -1,4 +1,4 @@
-//! What decides how objects are counted and which segments are emptied, without a heap: for
+//! The decisions how objects are counted and which segments are emptied, without a heap. For
 //! programs that have segments of their own, as `terrace-kv` does.
 
 pub use crate::classifier::Classifier;

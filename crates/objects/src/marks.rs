@@ -1,12 +1,16 @@
-//! What is known of objects, beside them: never in them, since to look there could bring their
-//! pages back.
+//! Metadata of objects, beside them and never in them: to read it there could bring their pages
+//! back.
 //!
-//! Memory is divided into granules of 16 bytes. One bit marks a granule with which a live object
-//! begins, one that with which an object ends; two bits count how often the object that begins
-//! there was touched: the first touch counts, then one in two, then one in four (Morris, "Counting
-//! large numbers of events in small registers", 1978). So three stands for some seven touches, and
-//! one less for half of them. One more bit marks room that is not ready yet. Together 3.9 % of the
-//! memory; where a program ranks objects itself, a bit more says which: 4.7 %.
+//! Memory is divided into granules of 16 bytes:
+//! - One bit marks a granule with which a live object begins.
+//! - One bit marks a granule with which an object ends.
+//! - Two bits count how often the object that begins there was touched. The first touch counts,
+//!   then one in two, then one in four (Morris, "Counting large numbers of events in small
+//!   registers", 1978). So three stands for some seven touches, and one less for half of them.
+//! - One bit marks room that is not ready yet.
+//!
+//! Together they take 3.9 % of the memory. Where a program ranks objects itself, a further bit
+//! marks these: 4.7 %.
 
 use crate::area::Area;
 use crate::seen::is_sampled;
@@ -19,37 +23,37 @@ pub const GRANULE: usize = 16;
 /// Number of values that a heat has, from 0, not touched, to 3, touched some seven times or more.
 pub const HEATS: usize = 4;
 
-/// One bit a granule.
+/// A bit for each granule.
 pub struct Bits(Area);
 
 impl Bits {
-    /// All clear.
+    /// Makes bits that are all clear.
     pub fn new(granules: usize) -> io::Result<Bits> {
         Area::words(granules.div_ceil(64)).map(Bits)
     }
 
-    /// Sets one, and orders what was written before in front of it.
+    /// Sets the bit of a granule. Earlier writes are ordered before it.
     pub fn set(&self, granule: usize) {
         self.0.as_words()[granule / 64].fetch_or(1 << (granule % 64), Release);
     }
 
-    /// Clears one; false if it was clear.
+    /// Clears the bit of a granule; false if it was clear.
     pub fn clear(&self, granule: usize) -> bool {
         let bit = 1 << (granule % 64);
         self.0.as_words()[granule / 64].fetch_and(!bit, AcqRel) & bit != 0
     }
 
-    /// Whether it is set.
+    /// Whether the bit of a granule is set.
     pub fn get(&self, granule: usize) -> bool {
         self.0.as_words()[granule / 64].load(Acquire) >> (granule % 64) & 1 != 0
     }
 
-    /// Those of 32 granules, from the one of that number times 32 on.
+    /// The bits of 32 granules, from granule `number` × 32 on.
     fn half_word(&self, number: usize) -> u32 {
         (self.0.as_words()[number / 2].load(Acquire) >> (number % 2 * 32)) as u32
     }
 
-    /// The first in the range that is set.
+    /// The first granule of the range whose bit is set.
     pub fn next(&self, granules: Range<usize>) -> Option<usize> {
         let words = self.0.as_words();
         let mut at = granules.start;
@@ -72,19 +76,19 @@ impl Bits {
     }
 }
 
-/// Two bits a granule.
+/// Two bits for each granule: a count of touches.
 pub struct Clock(Area);
 
 const LOW: u64 = 0x5555_5555_5555_5555;
 
 impl Clock {
-    /// All zero.
+    /// Makes counts that are all zero.
     pub fn new(granules: usize) -> io::Result<Clock> {
         Area::words(granules.div_ceil(32)).map(Clock)
     }
 
-    /// Counts a touch, by chance where the count is above zero; the count with it. Of two at the
-    /// same time one may be lost.
+    /// Counts a touch, by chance where the count is above zero; returns the new count. Of two
+    /// touches at the same time one may be lost.
     pub fn touch(&self, granule: usize) -> u8 {
         let (word, shift) = (&self.0.as_words()[granule / 32], granule % 32 * 2);
         let before = word.load(Relaxed);
@@ -96,7 +100,7 @@ impl Clock {
         heat + 1
     }
 
-    /// The count, 0 to 3.
+    /// The count of a granule, 0 to 3.
     pub fn heat(&self, granule: usize) -> u8 {
         (self.0.as_words()[granule / 32].load(Relaxed) >> (granule % 32 * 2) & 3) as u8
     }
@@ -109,7 +113,8 @@ impl Clock {
         });
     }
 
-    /// One less for each of a range of whole words, down to zero, but for granules of `but`.
+    /// Subtracts one from the counts of a range of whole words, down to zero, except for granules
+    /// of `but`.
     pub fn decay(&self, granules: Range<usize>, but: Option<&Bits>) {
         let numbers = granules.start / 32..granules.end / 32;
         for (number, word) in numbers.clone().zip(&self.0.as_words()[numbers]) {
@@ -125,7 +130,7 @@ impl Clock {
         }
     }
 
-    /// Zero for a range of whole words.
+    /// Clears the counts of a range of whole words.
     pub fn clear_all(&self, granules: Range<usize>) {
         for word in &self.0.as_words()[granules.start / 32..granules.end / 32] {
             word.store(0, Relaxed);
@@ -133,7 +138,7 @@ impl Clock {
     }
 }
 
-/// Each bit twice.
+/// The number with each bit twice.
 fn doubled(bits: u32) -> u64 {
     let masks: [u64; 5] =
         [0xFFFF_0000_FFFF, 0xFF_00FF_00FF_00FF, 0xF0F_0F0F_0F0F_0F0F, 0x3333_3333_3333_3333, LOW];

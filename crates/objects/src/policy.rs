@@ -1,6 +1,6 @@
 //! Which segments are emptied: by cost and benefit, or as ObjecTier (§4.2) chooses.
 //!
-//! Pure: what is known of a segment comes in, a decision goes out.
+//! Pure: takes the metadata of a segment, and returns a decision.
 
 use crate::marks::HEATS;
 use crate::segment::Kind;
@@ -8,10 +8,10 @@ use crate::segment::Kind;
 /// How victims are chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// By what is gained for what it costs.
+    /// By the ratio of gain to cost.
     CostBenefit,
-    /// Any in which hot and cold are mixed, by chance (the paper's: counts are sampled at random
-    /// until the hot share is near neither 0 nor 1).
+    /// At random, any in which hot and cold are mixed. The paper's choice: counts are sampled at
+    /// random until the hot share is near neither 0 nor 1.
     RandomMixed,
     /// The most mixed ones first.
     Greedy,
@@ -19,19 +19,19 @@ pub enum Choice {
 
 /// A segment is mixed if the smaller of its hot and its cold share is at least this.
 const MIXED_FROM: f64 = 0.02;
-/// A gain must be so many times the cost.
+/// Factor by which a gain must exceed the cost.
 const MUST_GAIN: f64 = 2.0;
-/// Age at which half of the gain is believed, seconds: what was just placed may yet change.
+/// Age at which half of the gain is credited, s: the heat of a new segment may yet change.
 const HALF_BELIEVED_S: f64 = 30.0;
-/// Time to copy and to change one reference, ns, where all is in memory.
+/// Time to copy an object and change one reference, ns, where all is in memory.
 const MOVE_NS: f64 = 300.0;
 /// Time to copy a byte, ns.
 const COPY_NS: f64 = 0.1;
-/// Share of a segment's used bytes that is dead from which it is written anew, so that memory is
-/// given back: hot memory is the dearer.
+/// Share of dead bytes in a segment's used ones from which on it is rewritten, so that memory is
+/// given back. Hot memory is the dearer.
 const DEAD_HOT: f64 = 0.25;
 const DEAD_OTHER: f64 = 0.35;
-/// Where the smaller part of a segment is less than this, only that part leaves.
+/// Share of the smaller part of a segment below which only that part leaves.
 const FEW: f64 = 0.25;
 
 /// Touches that a heat stands for, by [`Clock`](crate::marks::Clock).
@@ -40,22 +40,22 @@ const TOUCHES: [f64; HEATS] = [0.0, 1.0, 3.0, 7.0];
 /// Live objects of a segment, by heat.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Contents {
-    /// Bytes, by heat.
+    /// Bytes of the objects, by heat.
     pub bytes: [u32; HEATS],
-    /// Objects, by heat.
+    /// Number of objects, by heat.
     pub objects: [u32; HEATS],
 }
 
 /// What a heat means now.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scale {
-    /// From which heat on an object is hot.
+    /// Heat from which on an object is hot.
     pub hot_from: u8,
     /// Seconds in which heats were counted.
     pub window_s: f64,
-    /// Bytes of an object, on the average.
+    /// Average bytes of an object.
     pub object_bytes: f64,
-    /// What a touch costs where the page is not in fast memory, ns.
+    /// Cost of a touch where the page is not in fast memory, ns.
     pub fault_ns: f64,
     /// Seconds for which a gain is counted.
     pub horizon_s: f64,
@@ -66,48 +66,48 @@ pub struct Scale {
 pub enum Plan {
     /// All objects leave, also those that are not resident, and the memory is given back.
     Rewrite,
-    /// Those leave that are hot and resident; the rest is cold.
+    /// Hot and resident objects leave; the rest is cold.
     TakeHot,
-    /// Those leave that are cold and resident; the rest is hot.
+    /// Cold and resident objects leave; the rest is hot.
     TakeCold,
 }
 
 /// A segment that may be emptied.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Candidate {
-    /// Which.
+    /// Number of the segment.
     pub segment: u32,
-    /// How.
+    /// What is to be done with the segment.
     pub plan: Plan,
-    /// What comes first is larger.
+    /// Order of candidates: the largest comes first.
     pub order: f64,
 }
 
 impl Contents {
-    /// Bytes of objects from a heat on.
+    /// Bytes of objects of at least a heat.
     pub fn from(&self, heat: u8) -> u64 {
         self.bytes[usize::from(heat)..].iter().map(|bytes| u64::from(*bytes)).sum()
     }
 
-    /// Touches a second of objects of the given heats.
+    /// Rate of touches of objects of the given heats, 1/s.
     fn rate(&self, heats: std::ops::Range<usize>, scale: &Scale) -> f64 {
         let touches: f64 = heats.map(|heat| TOUCHES[heat] * f64::from(self.objects[heat])).sum();
         touches / scale.window_s
     }
 }
 
-/// What is known of a segment beside its contents.
+/// Metadata of a segment besides its contents.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Situation {
-    /// Which it is.
+    /// Number of the segment.
     pub segment: u32,
-    /// Which objects it holds.
+    /// Kind of objects that the segment holds.
     pub kind: Kind,
-    /// Bytes that were taken of it.
+    /// Bytes taken of the segment.
     pub used: usize,
-    /// Seconds since it was sealed.
+    /// Time since the segment was sealed, s.
     pub age_s: f64,
-    /// Pages of it that are not in memory.
+    /// Number of the segment's pages that are not in memory.
     pub missing_pages: u32,
 }
 
@@ -119,7 +119,7 @@ pub fn judge(
     scale: &Scale,
     chance: f64,
 ) -> Option<Candidate> {
-    // For memory, whatever the heat.
+    // To free memory, whatever the heat.
     if let Some(candidate) = mostly_dead(situation, contents) {
         return Some(candidate);
     }
@@ -145,8 +145,8 @@ pub fn judge(
     Some(Candidate { segment, plan, order })
 }
 
-/// A segment of which so much is dead that it is written anew, so that memory is given back: the
-/// more is dead, the sooner.
+/// Decides to rewrite a segment if enough of it is dead, so that memory is given back. The more is
+/// dead, the sooner.
 pub fn mostly_dead(situation: &Situation, contents: &Contents) -> Option<Candidate> {
     let dead = 1.0 - contents.from(0) as f64 / (situation.used as f64).max(1.0);
     let most_dead = if situation.kind == Kind::Hot { DEAD_HOT } else { DEAD_OTHER };
@@ -154,7 +154,8 @@ pub fn mostly_dead(situation: &Situation, contents: &Contents) -> Option<Candida
     (dead >= most_dead).then_some(candidate)
 }
 
-/// What is hot already stays so down to half of the heat from which others become so.
+/// Heat from which on objects count as hot in a segment of a kind. Hot objects stay hot down to
+/// half of the heat at which others become hot.
 pub fn hot_from(kind: Kind, scale: &Scale) -> u8 {
     if kind == Kind::Hot { scale.hot_from.div_ceil(2) } else { scale.hot_from }
 }
@@ -173,8 +174,8 @@ fn plan(situation: &Situation, hot: f64) -> Plan {
     }
 }
 
-/// Nanoseconds that are saved within the horizon. A byte of fast memory is worth the heat that
-/// others at the boundary would have on it.
+/// Time saved within the horizon, ns. A byte of fast memory is worth the heat that objects at the
+/// boundary would have on it.
 fn gain(situation: &Situation, contents: &Contents, scale: &Scale) -> f64 {
     let from = usize::from(hot_from(situation.kind, scale));
     let boundary = boundary_touches(scale) / scale.window_s / scale.object_bytes;
@@ -190,7 +191,7 @@ fn gain(situation: &Situation, contents: &Contents, scale: &Scale) -> f64 {
     each_s * scale.fault_ns * scale.horizon_s * believed
 }
 
-/// Touches between what is hot and what is not.
+/// Number of touches at the boundary between hot and cold.
 fn boundary_touches(scale: &Scale) -> f64 {
     let from = usize::from(scale.hot_from).clamp(1, HEATS - 1);
     f64::midpoint(TOUCHES[from - 1], TOUCHES[from])
@@ -203,7 +204,7 @@ pub fn pays(heat: u8, scale: &Scale) -> bool {
     gain > MUST_GAIN * (MOVE_NS + scale.object_bytes * COPY_NS)
 }
 
-/// Nanoseconds that it takes.
+/// Time that emptying takes, ns.
 fn cost(plan: Plan, situation: &Situation, contents: &Contents, scale: &Scale) -> f64 {
     let from = usize::from(hot_from(situation.kind, scale));
     let moved = match plan {
@@ -217,15 +218,15 @@ fn cost(plan: Plan, situation: &Situation, contents: &Contents, scale: &Scale) -
         .max(1.0)
 }
 
-/// What was touched a few times may have been so by chance: where less than this is hot, a third of
-/// what moves moves in vain and leaves holes (simulated: Zipf 0.99, a million objects, a fifth
-/// fast).
+/// Least heat that may count as hot. A few touches may be by chance: where less than this is hot, a
+/// third of what moves moves in vain and leaves holes (simulated: Zipf 0.99, a million objects, a
+/// fifth fast).
 const LEAST_HOT: usize = 3;
 
-/// From which heat on objects are hot, and whether heats are to decay by one first, so that what is
-/// hot fits into `hot_bytes`. `bytes` are those of all objects, by heat.
+/// Heat from which on objects are hot, and whether heats are to decay by one first, so that hot
+/// objects fit into `hot_bytes`. `bytes` are those of all objects, by heat.
 ///
-/// They decay once what is hot fills the fast memory, so that counts last for as long as they can.
+/// Heats decay once hot objects fill the fast memory, so that counts last for as long as they can.
 pub fn boundary(bytes: &[u64; HEATS], hot_bytes: u64) -> (u8, bool) {
     let from = |heat: usize| bytes[heat..].iter().sum::<u64>();
     (LEAST_HOT as u8, from(LEAST_HOT) > hot_bytes)
@@ -276,7 +277,7 @@ mod tests {
             0.5,
         );
         assert_eq!(found, None);
-        // The paper's ways do not ask what it costs.
+        // The paper's choices do not ask what it costs.
         for choice in [Choice::RandomMixed, Choice::Greedy] {
             let contents = of([256, 100, 100, 56]);
             assert!(judge(choice, &situation(Kind::Fresh), &contents, &poor, 0.5).is_some());

@@ -3,19 +3,19 @@
 use crate::slice::Slice;
 use std::ptr::NonNull;
 
-/// An object of the heap: where it lies, and the bytes that it may take, its size rounded up to 16.
+/// An object of the heap: its address, and the bytes that it may take, its size rounded up to 16.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Object {
-    /// Its first byte.
+    /// Address of the first byte.
     pub start: NonNull<u8>,
-    /// Bytes reserved for it.
+    /// Bytes reserved for the object.
     pub bytes: usize,
 }
 
-/// What became of an object that was to move.
+/// Result of moving an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It was copied and every reference names the copy.
+    /// The object was copied, and every reference names the copy.
     Moved {
         /// Bytes of the room that the copy takes.
         used: usize,
@@ -25,19 +25,20 @@ pub enum Outcome {
         /// Bytes that the copy would take.
         need: usize,
     },
-    /// A thread holds it or its lock now: nothing changed. The library comes again, twice.
+    /// A thread holds the object or its lock now: nothing changed. The library comes again, twice.
     Busy,
-    /// No reference names it: it was freed or replaced meanwhile.
+    /// No reference names the object: it was freed or replaced meanwhile.
     Dead,
-    /// It cannot move. The library leaves its segment alone for a while.
+    /// The object cannot move. The library leaves its segment alone for a while.
     Immovable,
 }
 
 /// Moves objects: a program's part of consolidation.
 ///
 /// # Safety
-/// `relocate` and `reference` keep the contract of `docs/moving-objects.md`: above all, Moved is
-/// said only when every reference names a whole copy in the room, and the old copy stays as it is.
+/// `relocate` and `reference` keep the contract of `docs/moving-objects.md`. Above all, Moved is
+/// returned only when every reference names a whole copy in the room, and the old copy stays as it
+/// is.
 pub unsafe trait Relocate {
     /// Copies the object into the room and makes every reference name the copy, or says why not.
     ///
@@ -46,13 +47,13 @@ pub unsafe trait Relocate {
     /// readers may hold it, and the library frees it.
     ///
     /// # Safety
-    /// The object is one of the heap that is ready, and its memory stays meanwhile. The room is the
-    /// callee's alone, is aligned to 16 bytes, and has its bytes.
+    /// The object is ready, one of the heap's, and its memory stays meanwhile. The room is the
+    /// callee's alone, aligned to 16 bytes, and as long as it says.
     unsafe fn relocate(&mut self, object: Object, room: Object, slice: &Slice) -> Outcome;
 
-    /// Where the reference leads that `relocate` changed, found by the copy's key. Asked only while
-    /// callbacks are checked, to tell of references that still name the old copy; `None` if it
-    /// cannot be told.
+    /// Where the reference leads that `relocate` changed, found by the copy's key. Called only
+    /// while callbacks are checked, to find references that still name the old copy. `None` if it
+    /// is not known.
     ///
     /// # Safety
     /// [`Relocate::relocate`] just wrote the copy.
@@ -62,16 +63,17 @@ pub unsafe trait Relocate {
 }
 
 /// The callback of the paper (ObjecTier §5), `bool (*relocate)(void*, char*, size_t)`, as
-/// [`Relocate`]: gets the object, where to copy it, and the bytes that are there.
+/// [`Relocate`]. It gets the object, the address for the copy, and the bytes of the room.
 ///
-/// The room always has what the object had, so false says that it cannot move now: Busy.
+/// The room is always as large as the object's, so false means that it cannot move now: Busy.
 pub struct Paper<F>(F);
 
 impl<F: FnMut(NonNull<u8>, NonNull<u8>, usize) -> bool> Paper<F> {
-    /// With this callback.
+    /// Makes a relocator of a callback.
     ///
     /// # Safety
-    /// It says true only when every reference names a whole copy in the room, as [`Relocate`] asks.
+    /// The callback returns true only when every reference names a whole copy in the room, as
+    /// [`Relocate`] demands.
     pub unsafe fn new(relocate: F) -> Paper<F> {
         Paper(relocate)
     }
@@ -99,16 +101,16 @@ pub enum Misuse {
     /// The old copy was freed.
     #[error("the callback freed the old copy, which is the library's to free")]
     FreedOldCopy,
-    /// The reference leads elsewhere than to the copy.
+    /// The reference does not lead to the copy.
     #[error("the callback said Moved, but the reference does not name the copy")]
     KeptReference,
-    /// NoSpace for a room as large as it asked for.
+    /// NoSpace for a room of the size that the callback asked for.
     #[error("the callback said NoSpace of a room as large as it had asked for")]
     RefusedItsOwnSize,
     /// An object that is Busy on every visit.
     #[error("the callback said Busy of the same object on {0} visits")]
     BusyForEver(u32),
-    /// None of the five results (C).
+    /// A value that is none of the five results (C).
     #[error("the callback returned a result that is none of the five")]
     NoResult,
 }

@@ -1,12 +1,14 @@
-//! A row store: rows that move, one B+-tree over them, and transactions by optimistic versions as
-//! Silo's (Tu et al., "Speedy transactions in multicore in-memory databases", SOSP 2013, §4.4).
+//! A row store: rows that move, one B+-tree over them, and transactions. These use optimistic
+//! versions as Silo's (Tu et al., "Speedy transactions in multicore in-memory databases", SOSP
+//! 2013, §4.4).
 //!
 //! Each row begins with a word that has its version and a lock. A transaction copies what it reads
-//! and remembers the versions; at its end it locks what it writes, in the order of keys, sees
-//! whether the versions that it read still stand, and writes. A thread that moves a row locks it
-//! too, and leaves the old copy locked for ever: a thread that holds a reference to that looks the
-//! key up again. A move keeps the version, so that only a transaction that ends just then is tried
-//! again.
+//! and remembers the versions. At its end it locks what it writes, in the order of keys. It checks
+//! whether the versions that it read are still valid, and writes.
+//!
+//! A thread that moves a row locks it too, and leaves the old copy locked for ever. A thread that
+//! holds a reference to that looks the key up again. A move keeps the version, so that only a
+//! transaction that ends just then is tried again.
 
 use crate::epoch::{Guard, Reader};
 use crate::heap::Heap;
@@ -18,11 +20,11 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// In a row's version: a thread writes or moves it; or it was moved or deleted.
+/// Bit of a row's version: a thread writes or moves it; or it was moved or deleted.
 const LOCKED: u64 = 1;
-/// In a row's version: it was inserted by a transaction that has not ended yet.
+/// Bit of a row's version: it was inserted by a transaction that has not ended yet.
 const ABSENT: u64 = 2;
-/// From one version to the next.
+/// Difference of one version to the next.
 const STEP: u64 = 4;
 
 /// A row of `WORDS` words.
@@ -37,42 +39,42 @@ struct Row<const WORDS: usize> {
 pub struct Rows<const WORDS: usize> {
     heap: Arc<Heap>,
     tree: Tree,
-    /// The highest version of a row that was removed: a row of the same key that comes later has a
-    /// higher one, or a transaction could take it for the first.
+    /// The highest version of a row that was removed. A later row of the same key has a higher one;
+    /// otherwise a transaction could take it for the first.
     removed: AtomicU64,
 }
 
 /// Why a transaction did not happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Aborted {
-    /// Another one changed what it had read: it may be tried again.
+    /// Another transaction changed what this one had read: it may be tried again.
     #[error("another transaction changed a row that this one had read")]
     Conflict,
-    /// There is no room for another row.
+    /// No room is left for another row.
     #[error("no room for another row: the heap is full")]
     Full,
 }
 
-/// What a transaction has read and will write; nothing of it is seen by others before
+/// What a transaction has read and will write. Other threads see nothing of it before
 /// [`Transaction::commit`].
 pub struct Transaction<'a, const WORDS: usize> {
     rows: &'a Rows<WORDS>,
     reader: &'a Reader,
     /// The version at which each key was read; `None` where there was no row.
     read: BTreeMap<u64, Option<u64>>,
-    /// What each key is to have; `None` where its row is to go.
+    /// The new words of each key; `None` where its row is to be removed.
     writes: BTreeMap<u64, Option<[u64; WORDS]>>,
 }
 
 impl<const WORDS: usize> Rows<WORDS> {
-    /// An empty store with rows in a heap. Panics if the heap has a structure already: neither
-    /// could tell the other's objects from its own.
+    /// Makes an empty store with rows in a heap. Panics if the heap has a structure already:
+    /// neither could tell the other's objects from its own.
     pub fn new(heap: Arc<Heap>) -> Rows<WORDS> {
         heap.claim();
         Rows { heap, tree: Tree::default(), removed: AtomicU64::new(0) }
     }
 
-    /// The heap of its rows.
+    /// The heap that holds the rows.
     pub fn heap(&self) -> &Arc<Heap> {
         &self.heap
     }
@@ -123,7 +125,7 @@ impl<const WORDS: usize> Rows<WORDS> {
         }
     }
 
-    /// Locks the row of a key, which is made if there is none. Gives it, and its version before.
+    /// Locks the row of a key, which is made if there is none. Returns it, and its version before.
     fn lock<'g>(&self, key: u64, inside: &'g Guard<'_>) -> Result<(&'g Row<WORDS>, u64), Full> {
         loop {
             let Some(row) = self.find(key, inside) else {
@@ -172,7 +174,7 @@ impl<const WORDS: usize> Rows<WORDS> {
         Ok(None)
     }
 
-    /// Takes a row out that is locked, and stays so: a thread that holds it looks the key up again.
+    /// Removes a row that is locked, and stays so: a thread that holds it looks the key up again.
     fn remove(&self, row: &Row<WORDS>, version: u64) {
         self.removed.fetch_max(version, Ordering::Relaxed);
         // SAFETY: called inside, and no row is put there; then the tree has no reference to it.
@@ -191,7 +193,7 @@ impl<const WORDS: usize> Transaction<'_, WORDS> {
         }
         let inside = self.reader.enter();
         let found = self.rows.read(key, &inside);
-        // A key that was read twice must have been the same both times: the end sees to it.
+        // A key that is read twice must be the same both times: the commit checks it.
         self.read.entry(key).or_insert(found.map(|(version, _)| version));
         let row = self.rows.find(key, &inside);
         if let Some(row) = row {
@@ -210,7 +212,7 @@ impl<const WORDS: usize> Transaction<'_, WORDS> {
         self.writes.insert(key, None);
     }
 
-    /// Ends it: all that it wrote is seen by others at once, or nothing of it.
+    /// Ends the transaction: other threads see all its writes at once, or none.
     pub fn commit(self) -> Result<(), Aborted> {
         let inside = self.reader.enter();
         let mut locked = BTreeMap::new();
@@ -236,7 +238,7 @@ impl<const WORDS: usize> Transaction<'_, WORDS> {
         for (key, (row, _)) in &locked {
             match self.writes[key] {
                 Some(words) => {
-                    // What is written is seen no sooner than the lock.
+                    // No thread sees the writes before the lock.
                     fence(Ordering::Release);
                     for (word, new) in row.words.iter().zip(words) {
                         word.store(new, Ordering::Relaxed);
@@ -249,7 +251,7 @@ impl<const WORDS: usize> Transaction<'_, WORDS> {
         Ok(())
     }
 
-    /// Whether all that was read still stands, and no other thread is about to write it.
+    /// Whether all versions read are still valid, and no other thread is about to write them.
     fn is_valid(&self, locked: &Locked<'_, WORDS>, inside: &Guard<'_>) -> bool {
         self.read.iter().all(|(key, seen)| {
             let now = match locked.get(key) {
@@ -261,7 +263,7 @@ impl<const WORDS: usize> Transaction<'_, WORDS> {
         })
     }
 
-    /// Gives all locks back, and takes out what was made for this transaction.
+    /// Opens all locks, and removes rows that were made for this transaction.
     fn unlock(&self, locked: &Locked<'_, WORDS>) {
         for (row, version) in locked.values() {
             match version & ABSENT {
@@ -275,8 +277,8 @@ impl<const WORDS: usize> Transaction<'_, WORDS> {
 /// Rows that a transaction has locked, with their versions before.
 type Locked<'g, const WORDS: usize> = BTreeMap<u64, (&'g Row<WORDS>, u64)>;
 
-// SAFETY: the reference in the tree is changed under the row's lock and the tree's, the copy is
-// made before, and the old copy stays as it is but for its lock.
+// SAFETY: the reference in the tree is changed under the row's lock and the tree's. The copy is
+// made before, and the old copy stays as it is except for its lock.
 unsafe impl<const WORDS: usize> Relocate for &Rows<WORDS> {
     unsafe fn relocate(&mut self, object: Object, room: Object, _slice: &Slice) -> Outcome {
         assert!(self.heap.contains(object.start.as_ptr()), "{OTHER_HEAP}");
@@ -307,8 +309,8 @@ unsafe impl<const WORDS: usize> Relocate for &Rows<WORDS> {
             unsafe { room.start.cast::<Row<WORDS>>().write(Row { version, key, words }) };
             (Outcome::Moved { used: bytes }, Some(room.start.cast()))
         };
-        // SAFETY: this is the relocator, and the row that it puts there is a copy with this key,
-        // whose memory is freed as that of any other row.
+        // SAFETY: this is the relocator. The row that it puts there is a copy with this key, whose
+        // memory is freed as that of any other row.
         let changed = unsafe { self.tree.change(row.key, false, change) };
         match changed {
             Change::Done(outcome) => outcome,

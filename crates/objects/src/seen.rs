@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Objects that are kept; of more, the latest.
+/// Maximum number of objects kept; of more, the latest.
 const KEPT: usize = 256;
 
 /// A ring of numbers that name objects, written by any thread and emptied by one. Some may be lost.
@@ -27,19 +27,19 @@ impl Default for Seen {
 }
 
 impl Seen {
-    /// Notes one.
+    /// Adds an object.
     pub fn push(&self, object: u64) {
         let at = self.written.fetch_add(1, Relaxed) as usize;
         // Zero is an empty slot: of all numbers, the largest is lost.
         self.slots[at % KEPT].store(object.wrapping_add(1), Relaxed);
     }
 
-    /// Whether there is none.
+    /// Whether the ring is empty.
     pub fn is_empty(&self) -> bool {
         self.read.load(Relaxed) >= self.written.load(Relaxed)
     }
 
-    /// Takes one out.
+    /// Takes an object out.
     pub fn pop(&self) -> Option<u64> {
         let written = self.written.load(Relaxed);
         let mut at = self.read.load(Relaxed).max(written.saturating_sub(KEPT as u64));

@@ -1,4 +1,4 @@
-//! What is known of a segment, the unit in which memory is filled, emptied and given back.
+//! Metadata of a segment, the unit in which memory is filled, emptied and given back.
 //!
 //! ```text
 //!          allocate                full                victim            empty
@@ -22,25 +22,25 @@ pub enum State {
     Open,
     /// Full: it may become a victim.
     Sealed,
-    /// Its objects are being moved. Nothing is allocated in it.
+    /// Objects of the segment are being moved. Nothing is allocated in it.
     Evacuating,
-    /// All have left; readers from before may still look at the old copies.
+    /// All objects have left; readers from before may still look at the old copies.
     Retired,
 }
 
-/// Which objects a segment holds.
+/// Kind of objects that a segment holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
-    /// New ones: nothing is known of them.
+    /// New objects: nothing is known of them.
     Fresh,
-    /// Ones that were hot when they moved.
+    /// Objects that were hot when they moved.
     Hot,
-    /// Ones that were cold when they moved, or from among which the hot ones have left.
+    /// Objects that were cold when they moved, or from among which the hot ones have left.
     Cold,
 }
 
-/// One segment.
+/// A segment's metadata.
 pub struct Segment {
     state: AtomicU8,
     kind: AtomicU8,
@@ -50,7 +50,7 @@ pub struct Segment {
     sealed_ms: AtomicU64,
     rests_until_ms: AtomicU64,
     failures: AtomicU32,
-    /// What Terrace was told of it last.
+    /// The last advice about the segment.
     advised: AtomicU8,
 }
 
@@ -71,7 +71,7 @@ impl Default for Segment {
 }
 
 impl Segment {
-    /// Its state.
+    /// State of the segment.
     pub fn state(&self) -> State {
         match self.state.load(Acquire) {
             0 => State::Free,
@@ -82,14 +82,14 @@ impl Segment {
         }
     }
 
-    /// From one state to another; panics if it is in a third, which only a fault of this crate can
-    /// cause.
+    /// Changes the state from `from` to `to`. Panics if it is in a third, which only a fault of
+    /// this crate can cause.
     pub fn change(&self, from: State, to: State) {
         let found = self.state.compare_exchange(from as u8, to as u8, AcqRel, Acquire);
         assert!(found.is_ok(), "a segment {from:?} is {:?}", self.state());
     }
 
-    /// Opens a free one for objects of a kind.
+    /// Opens a free segment for objects of a kind.
     pub fn open(&self, kind: Kind) {
         self.used.store(0, Relaxed);
         self.failures.store(0, Relaxed);
@@ -98,14 +98,14 @@ impl Segment {
         self.change(State::Free, State::Open);
     }
 
-    /// Seals an open one of which `used` bytes are taken.
+    /// Seals an open segment of which `used` bytes are taken.
     pub fn seal(&self, used: usize, now_ms: u64) {
         self.used.store(used as u32, Relaxed);
         self.sealed_ms.store(now_ms, Relaxed);
         self.change(State::Open, State::Sealed);
     }
 
-    /// Which objects it holds.
+    /// Kind of objects that the segment holds.
     pub fn kind(&self) -> Kind {
         match self.kind.load(Relaxed) {
             0 => Kind::Fresh,
@@ -114,13 +114,13 @@ impl Segment {
         }
     }
 
-    /// Says which objects it holds.
+    /// Sets the kind of objects that the segment holds.
     pub fn set_kind(&self, kind: Kind) {
         self.kind.store(kind as u8, Relaxed);
     }
 
-    /// What Terrace is to be told of it now, if it was told something else last: also of hot
-    /// objects that have all cooled down. Asked by the consolidator alone.
+    /// Advice to give about the segment now, if it differs from the last: also for hot objects that
+    /// have all cooled down. Only the consolidator calls this.
     pub fn new_advice(&self, cooled: bool) -> Option<Advice> {
         let advice = match (self.state(), self.kind()) {
             (State::Sealed, Kind::Hot) if !cooled => Advice::Hot,
@@ -130,7 +130,7 @@ impl Segment {
         (self.advised.swap(advice as u8, Relaxed) != advice as u8).then_some(advice)
     }
 
-    /// Bytes that were taken when it was sealed.
+    /// Bytes that were taken when the segment was sealed.
     pub fn used(&self) -> usize {
         self.used.load(Relaxed) as usize
     }
@@ -140,49 +140,50 @@ impl Segment {
         self.live.load(Acquire) as usize
     }
 
-    /// An object of so many bytes is live.
+    /// Adds the bytes of an object that is live now.
     pub fn add_live(&self, bytes: usize) {
         self.live.fetch_add(bytes as u32, AcqRel);
     }
 
-    /// An object of so many bytes is live no more.
+    /// Subtracts the bytes of an object that is no longer live.
     pub fn sub_live(&self, bytes: usize) {
         self.live.fetch_sub(bytes as u32, AcqRel);
     }
 
-    /// How long ago it was sealed, ms.
+    /// Time since the segment was sealed, ms.
     pub fn age_ms(&self, now_ms: u64) -> u64 {
         now_ms.saturating_sub(self.sealed_ms.load(Relaxed))
     }
 
-    /// Whether it rests after objects of it could not be moved.
+    /// Whether the segment rests after objects of it could not be moved.
     pub fn rests(&self, now_ms: u64) -> bool {
         now_ms < self.rests_until_ms.load(Relaxed)
     }
 
-    /// Objects of it could not be moved: it rests, for twice as long each time, up to a minute.
+    /// Has the segment rest, because objects of it could not be moved: for twice as long each time,
+    /// up to a minute.
     pub fn rest(&self, now_ms: u64, first_ms: u64) {
         let failures = self.failures.fetch_add(1, Relaxed).min(16);
         let long = first_ms.checked_shl(failures).unwrap_or(u64::MAX).min(60_000);
         self.rests_until_ms.store(now_ms.saturating_add(long), Relaxed);
     }
 
-    /// It rests no longer.
+    /// Ends the segment's rest.
     pub fn wake(&self) {
         self.rests_until_ms.store(0, Relaxed);
     }
 
-    /// A thread reads in it beyond epochs.
+    /// Pins the segment: a thread reads in it beyond epochs.
     pub fn pin(&self) {
         self.pins.fetch_add(1, Acquire);
     }
 
-    /// The end of a pin; false if there was none.
+    /// Ends a pin; false if there was none.
     pub fn unpin(&self) -> bool {
         self.pins.fetch_update(Release, Relaxed, |pins| pins.checked_sub(1)).is_ok()
     }
 
-    /// Whether it is pinned.
+    /// Whether the segment is pinned.
     pub fn is_pinned(&self) -> bool {
         self.pins.load(Acquire) != 0
     }

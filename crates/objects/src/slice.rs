@@ -1,9 +1,9 @@
-//! Slices of time: how long a step may go on, without a look at the clock for each object.
+//! Slices of time: how long a step may go on, without reading the clock for each object.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-/// Most questions between two looks at the clock.
+/// Maximum number of questions between two readings of the clock.
 const MOST_BETWEEN_LOOKS: u32 = 64;
 
 /// The time that a step has.
@@ -16,7 +16,7 @@ pub struct Slice {
 }
 
 impl Slice {
-    /// Begins one.
+    /// Begins a slice.
     pub fn begin(budget: Duration) -> Slice {
         Slice {
             begun: Instant::now(),
@@ -44,7 +44,7 @@ impl Slice {
         self.over.get()
     }
 
-    /// Time since it began.
+    /// Time since the slice began.
     pub fn spent(&self) -> Duration {
         self.begun.elapsed()
     }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// A round moved next to nothing if it moved less than this share of all bytes.
+/// A round moves next to nothing if it moves less than this share of all bytes.
 const NEXT_TO_NOTHING: f64 = 0.001;
 
 /// How long to pause from one round to the next: for longer each time while next to nothing moves.
@@ -14,13 +14,13 @@ pub struct Pauses {
 }
 
 impl Pauses {
-    /// Pauses of that length while objects move, and up to the second when nothing pays.
+    /// Makes pauses of length `first` while objects move, and up to `longest` when nothing pays.
     pub fn new(first: Duration, longest: Duration) -> Pauses {
         let first_ms = first.as_millis() as u64;
         Pauses { first_ms, longest_ms: longest.as_millis() as u64, now_ms: first_ms }
     }
 
-    /// The pause after a round that moved `moved` bytes of `all`, ms.
+    /// The pause, ms, after a round that moved `moved` bytes of `all`.
     pub fn after(&mut self, moved: u64, all: u64) -> u64 {
         let little = (moved as f64) < all as f64 * NEXT_TO_NOTHING;
         self.now_ms = match little {
@@ -31,7 +31,7 @@ impl Pauses {
     }
 }
 
-/// What was used beyond the share so far.
+/// Tracks what was used beyond the share so far.
 #[derive(Debug)]
 pub struct Throttle {
     cpu_share: f64,
@@ -42,7 +42,7 @@ pub struct Throttle {
 }
 
 impl Throttle {
-    /// For a share of time, 0 to 1, and bytes a second.
+    /// Makes a throttle for a share of time, 0 to 1, and bytes a second.
     pub fn new(cpu_share: f64, bytes_per_s: u64) -> Throttle {
         Throttle {
             cpu_share,
@@ -62,7 +62,7 @@ impl Throttle {
         self.debt_s == 0.0 && self.debt_bytes == 0.0
     }
 
-    /// Charges what a slice used. The time that the slice took counts as passed, too, when the next
+    /// Charges what a slice used. The time that the slice took also counts as passed when the next
     /// one asks for room.
     pub fn charge(&mut self, time: Duration, bytes: u64) {
         if self.cpu_share < 1.0 {

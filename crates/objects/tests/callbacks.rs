@@ -1,5 +1,5 @@
-//! Callbacks that break the contract are told by name while they are checked; where they are not,
-//! what can be seen is counted, and no object is lost.
+//! Callbacks that break the contract are reported by name while they are checked. Otherwise, what
+//! can be seen is counted, and no object is lost.
 #![cfg(not(loom))]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -44,8 +44,8 @@ unsafe impl Relocate for Table {
             Wrong::Immovable => return Outcome::Immovable,
             _ => {}
         }
-        // SAFETY: objects of this test begin with a number, and the room has their bytes; what is
-        // written past it is nobody's, which is the breach.
+        // SAFETY: objects of this test begin with a number, and the room has their bytes. The bytes
+        // written past it belong to no object, which is the breach.
         let number = unsafe {
             room.start.copy_from_nonoverlapping(object.start, object.bytes);
             if self.wrong == Wrong::WritesPastRoom {
@@ -60,7 +60,7 @@ unsafe impl Relocate for Table {
             self.references[number] = room.start;
         }
         if self.wrong == Wrong::FreesOldCopy {
-            // SAFETY: nobody looks at the old copy.
+            // SAFETY: no thread looks at the old copy.
             unsafe { self.heap.free(object.start) };
         }
         let more = if self.wrong == Wrong::LargerThanRoom { 8 } else { 0 };
@@ -97,7 +97,7 @@ fn run(wrong: Wrong, check_callbacks: bool, rounds: u32) -> (Table, Consolidator
         ..Rules::default()
     };
     let mut consolidator = Consolidator::new(heap, rules);
-    // Three visits a round: enough for what is told of the same object on 64.
+    // Three visits a round: enough for a breach that is reported after 64.
     for _ in 0..if wrong == Wrong::BusyForEver { rounds } else { 1 } {
         consolidator.wake();
         while consolidator.step(&mut table, Duration::from_millis(5)) != Progress::Resting {}

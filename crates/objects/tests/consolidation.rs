@@ -83,7 +83,7 @@ fn case_by(rules: Rules, written: bool) -> Case {
 }
 
 impl Case {
-    /// The objects from `first` on, a share of all, are hot, and no others.
+    /// Makes the objects from `first` on, a share of all, hot, and no others.
     fn heat(&self, first: usize, share: f64) {
         for (number, object) in self.order.iter().enumerate() {
             let hot = (first..first + (OBJECTS as f64 * share) as usize).contains(&number);
@@ -101,7 +101,7 @@ impl Case {
         self.heap.utilisation(3).share()
     }
 
-    /// Every object is where its reference says.
+    /// Checks that every object is where its reference says.
     fn check(&self) {
         for (number, object) in self.table.references.iter().enumerate() {
             // SAFETY: live objects of this test, each with its number.
@@ -146,7 +146,7 @@ fn it_begins_again_where_heat_moves() {
     assert!(case.heap.usage().segment_bytes < 2 * case.heap.usage().live_bytes);
 }
 
-/// Nothing was ever written, so no page is in memory: whoever looked would bring it in.
+/// Nothing was ever written, so no page is in memory: reading one would bring it in.
 #[test]
 fn objects_whose_pages_are_out_are_not_looked_at() {
     let mut case = case(Choice::CostBenefit, false);
@@ -190,7 +190,7 @@ fn where_all_is_in_memory_only_what_is_dead_is_gathered() {
         case.settle();
         assert_eq!(case.consolidator.counters().moved, 0, "nothing is gained");
         for number in (0..OBJECTS).filter(|number| number % 4 != 0) {
-            // SAFETY: nobody looks at it any more.
+            // SAFETY: no thread looks at it any more.
             unsafe { case.heap.free(case.table.references[number]) };
         }
         case.settle();
@@ -200,7 +200,7 @@ fn where_all_is_in_memory_only_what_is_dead_is_gathered() {
     }
 }
 
-/// Three pages an object leave the last one of each segment unused: it is not out.
+/// Three-page objects leave the last page of each segment unused: it does not count as out.
 #[test]
 fn pages_that_were_never_used_are_not_taken_for_out() {
     const LARGE: usize = 12 << 10;
@@ -218,7 +218,7 @@ fn pages_that_were_never_used_are_not_taken_for_out() {
         object
     };
     let mut table = Table { references: (0..400).map(new).collect(), asked: 0 };
-    // Of what is just placed nothing is believed.
+    // The age of a new segment counts against moving it.
     std::thread::sleep(Duration::from_millis(5));
     let rules = Rules { hot_bytes: None, ..rules(Choice::CostBenefit) };
     let mut consolidator = Consolidator::new(heap, rules);
@@ -248,7 +248,7 @@ fn room_that_never_became_an_object_is_given_back() {
     let mut table = Table { references: Vec::new(), asked: 0 };
     let rules = Rules { pause: Duration::from_secs(3600), ..rules(Choice::CostBenefit) };
     let mut consolidator = Consolidator::new(heap.clone(), rules);
-    // SAFETY: nobody looks at any of them.
+    // SAFETY: no thread looks at any of them.
     rooms.into_iter().for_each(|room| unsafe { heap.free(room) });
     while consolidator.step(&mut table, Duration::from_millis(5)) != Progress::Resting {}
     // Once more, for what had to wait for readers.
@@ -298,7 +298,7 @@ fn memory_waits_for_readers_and_pins() {
     let old = case.table.references[case.order[0]];
     // Most of each segment dies, so that what is left is rewritten.
     for number in (0..OBJECTS).filter(|number| number % 4 != 0 && *number != case.order[0]) {
-        // SAFETY: nobody looks at it any more.
+        // SAFETY: no thread looks at it any more.
         unsafe { case.heap.free(case.table.references[number]) };
     }
     let guard = reader.enter();
@@ -322,7 +322,7 @@ fn what_one_consolidator_emptied_the_next_one_gives_back() {
     let Case { heap, mut table, mut consolidator, order } = case;
     let reader = heap.reader();
     for number in order.iter().filter(|number| **number % 4 != 0) {
-        // SAFETY: nobody looks at it any more.
+        // SAFETY: no thread looks at it any more.
         unsafe { heap.free(table.references[*number]) };
     }
     let guard = reader.enter();

@@ -60,7 +60,7 @@ fn a_heap_has_the_objects_of_one_structure() {
     assert!(told.contains("has a structure already"), "{told}");
 }
 
-/// It would take entries that it does not know for dead ones.
+/// A structure would take entries that it does not know for dead ones.
 #[test]
 fn a_structure_does_not_move_the_objects_of_another_heap() {
     let (map, stranger) =

@@ -3,8 +3,8 @@
 //! test` runs it.
 //!
 //! It runs the library's own epochs and locks. An object is a cell of loom's, which fails the test
-//! where one thread reads what another writes: so memory that is given back while somebody reads
-//! it, and an update that falls between copy and reference, are found.
+//! where one thread reads what another writes. That finds memory that is given back while a thread
+//! reads it, and an update that falls between copy and reference.
 #![cfg(loom)]
 
 use loom::cell::UnsafeCell;
@@ -15,7 +15,7 @@ use terrace_objects::sync::{Arc, AtomicU64, Ordering};
 
 struct Shared {
     epochs: Arc<Epochs>,
-    /// Which of two places the object is in.
+    /// The place, 0 or 1, that the object is in.
     reference: AtomicU64,
     lock: AtomicU64,
     /// Value, and a counter that is changed in place.

@@ -22,7 +22,7 @@ pub unsafe fn poke(address: usize, bytes: &[u8]) -> bool {
 /// store would end in a signal.
 ///
 /// # Safety
-/// `from` is readable, and nobody minds what is written at `to`.
+/// `from` is readable, and `to` may be overwritten.
 pub unsafe fn copy_to(from: usize, to: usize, len: usize) -> bool {
     let local = libc::iovec { iov_base: from as *mut libc::c_void, iov_len: len };
     let remote = libc::iovec { iov_base: to as *mut libc::c_void, iov_len: len };
@@ -37,7 +37,7 @@ pub unsafe fn copy_to(from: usize, to: usize, len: usize) -> bool {
 /// load at `from` would end in a signal.
 ///
 /// # Safety
-/// `to` is writable, and nobody minds what is written there.
+/// `to` is writable, and may be overwritten.
 pub unsafe fn copy_from(from: usize, to: usize, len: usize) -> bool {
     let local = libc::iovec { iov_base: to as *mut libc::c_void, iov_len: len };
     let remote = libc::iovec { iov_base: from as *mut libc::c_void, iov_len: len };
@@ -48,8 +48,9 @@ pub unsafe fn copy_from(from: usize, to: usize, len: usize) -> bool {
     copied == Ok(len)
 }
 
-/// Reads this process's own memory through the kernel (by this thread's id: the main thread may
-/// have left); false where nothing is mapped. Faults are taken as by any system call.
+/// Reads this process's own memory through the kernel; false where nothing is mapped. It names the
+/// memory by this thread's id, since the main thread may have left. Faults are taken as by any
+/// system call.
 pub fn peek(address: usize, buffer: &mut [u8]) -> bool {
     look_at(address, buffer).is_ok()
 }
@@ -67,9 +68,9 @@ pub fn look_at(address: usize, buffer: &mut [u8]) -> Result<()> {
     if copied == buffer.len() { Ok(()) } else { Err(Errno::EFAULT) }
 }
 
-/// By which number the kernel finds the calling process's memory: in the program the calling
-/// thread's, whose main thread may have left; in the companion the process's, which is all that its
-/// filter allows.
+/// The number by which the kernel finds the calling process's memory. In the program it is the
+/// calling thread's, since the main thread may have left. In the companion it is the process's,
+/// which is all that its filter allows.
 fn own_task() -> i32 {
     let process = process_id();
     if process == program_id() { thread_id() } else { process }

@@ -12,7 +12,7 @@ use syscalls::{Sysno, syscall};
 /// afterwards.
 ///
 /// # Safety
-/// Nobody may need them.
+/// The contents are not needed any more.
 pub unsafe fn empty(start: usize, len: usize) {
     const MADV_DONTNEED_LOCKED: i32 = 24;
     for attempt in 0u32.. {
@@ -40,10 +40,10 @@ pub unsafe fn advise(start: usize, len: usize, advice: i32) -> Result<()> {
     unsafe { syscall!(Sysno::madvise, start, len, advice) }.map(drop)
 }
 
-/// A forked child does not get these pages from now on (MADV_DONTFORK): a fork made past the C
-/// library, which nobody sees, must not read zeros where pages are evicted. It is ended by SIGSEGV
-/// there. An error is no reason to do otherwise: where parts are not mapped, the kernel says so
-/// when the others are done.
+/// A forked child does not get these pages from now on (MADV_DONTFORK). A fork made past the C
+/// library, which Terrace does not see, must not read zeros where pages are evicted. It is ended by
+/// SIGSEGV there. An error is no reason to do otherwise: where parts are not mapped, the kernel
+/// says so when the others are done.
 pub fn keep_from_children(start: usize, len: usize) {
     // SAFETY: changes no contents.
     let _ = unsafe { advise(start, len, libc::MADV_DONTFORK) };

@@ -2,7 +2,7 @@
 
 use crate::types::PAGE;
 
-/// One message of a userfaultfd.
+/// A message of a userfaultfd.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct Message {
@@ -14,7 +14,7 @@ pub struct Message {
 }
 
 impl Message {
-    /// What it tells.
+    /// What the message tells.
     pub fn event(&self) -> Event {
         const FLAG_WRITE: u64 = 1;
         // Three words, whose names are those of a fault's.
@@ -38,8 +38,8 @@ impl Message {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // Reason: addresses and lengths in bytes, as their names say.
 pub enum Event {
-    /// A thread waits for a page, to write to it or only to read. Its id, as its own PID namespace
-    /// has it, or 0.
+    /// A thread waits for a page, to write to it or only to read. `thread` is its id in its own PID
+    /// namespace, or 0.
     Fault { address: usize, write: bool, thread: i32 },
     /// A range is about to be discarded.
     Removed { start: usize, end: usize },
@@ -47,7 +47,7 @@ pub enum Event {
     Unmapped { start: usize, end: usize },
     /// A range has been moved to another address.
     Moved { from: usize, to: usize, len: usize },
-    /// What we do not ask for.
+    /// A message of a kind that Terrace does not ask for.
     Other,
 }
 
@@ -55,15 +55,15 @@ pub enum Event {
 #[repr(C)]
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Run {
-    /// First byte.
+    /// The run's first byte.
     pub start: u64,
-    /// One past the last byte.
+    /// The byte after the last one.
     pub end: u64,
     pub(crate) categories: u64,
 }
 
 impl Run {
-    /// A run of one page.
+    /// A run of one page, at `address`.
     pub fn of(address: usize, written: bool) -> Run {
         Run {
             start: address as u64,
@@ -72,7 +72,7 @@ impl Run {
         }
     }
 
-    /// How long it is.
+    /// Length of the run, bytes.
     pub fn bytes(&self) -> usize {
         (self.end - self.start) as usize
     }

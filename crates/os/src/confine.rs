@@ -1,8 +1,9 @@
-//! What the companion may ask of the kernel once it runs. The program can write into the
-//! companion's stacks, as they are in its memory; so whatever the companion may do, a program that
-//! was taken over may do too. A filter leaves it the calls that move pages, and keeps privileges
-//! out of reach that the program has given up: nothing opens, executes, traces or signals anybody
-//! but the program.
+//! What the companion may ask of the kernel once it runs.
+//!
+//! The program can write into the companion's stacks, which are in its memory. So whatever the
+//! companion may do, a program that was taken over may do too. A filter leaves the companion the
+//! calls that move pages. It keeps privileges out of reach that the program has given up: the
+//! companion opens and executes nothing, and traces or signals no process but the program.
 
 use crate::files::close;
 use crate::ids::process_id;
@@ -160,10 +161,10 @@ fn filter(rules: &[Restricted]) -> Vec<libc::sock_filter> {
     steps
 }
 
-/// Keeps open files open for as long as this memory lives, whoever closes them and whichever
-/// process ends: an io_uring has them, which is mapped here. It is not mapped in forked children.
-/// Where it lies is the kernel's choice, which it insists on; a program that maps over it loses
-/// this and nothing else.
+/// Keeps open files open for as long as this memory lives, whatever closes them and whichever
+/// process ends. An io_uring has the files, and is mapped here, but not in forked children. The
+/// kernel insists on choosing where it lies. A program that maps over it loses this and nothing
+/// else.
 pub fn hold_open(files: &[Fd]) -> Result<()> {
     const REGISTER_FILES: usize = 2;
     let mut parameters = [0u32; 30];

@@ -15,9 +15,8 @@ pub fn close(fd: Fd) {
 /// unshare(2), which containers forbid.
 const CLOSE_RANGE_UNSHARE: u32 = 1 << 1;
 
-/// Gives the calling thread a descriptor table of its own and empties it, so that neither side's
-/// `close` reaches the other, and no pipe of the program is kept open by us. Those in `keep` stay
-/// open.
+/// Gives the calling thread a descriptor table of its own and empties it, but for those in `keep`.
+/// Then neither side's `close` reaches the other, and no pipe of the program is kept open by us.
 pub fn leave_descriptor_table(mut keep: Vec<Fd>) -> Result<()> {
     keep.sort_unstable();
     let mut first = 0;
@@ -58,7 +57,7 @@ pub fn truncate(fd: Fd, len: usize) -> Result<()> {
     unsafe { syscall!(Sysno::ftruncate, fd, len) }.map(drop)
 }
 
-/// Writes all of it.
+/// Writes all of `bytes`.
 pub fn write_all(fd: Fd, mut bytes: &[u8]) -> Result<()> {
     while !bytes.is_empty() {
         // SAFETY: the buffer outlives the call.
@@ -71,7 +70,7 @@ pub fn write_all(fd: Fd, mut bytes: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Writes at an offset, all or nothing of use.
+/// Writes `len` bytes at an offset; an error unless all were written.
 ///
 /// # Safety
 /// `len` bytes at `from` are readable.
@@ -81,10 +80,11 @@ pub unsafe fn write_at(fd: Fd, from: usize, len: usize, offset: usize) -> Result
     if written == len { Ok(()) } else { Err(Errno::ENOSPC) }
 }
 
-/// Reads at an offset into memory that others may look at meanwhile, all or nothing of use.
+/// Reads `len` bytes at an offset into memory that other threads may read meanwhile; an error
+/// unless all were read.
 ///
 /// # Safety
-/// `len` bytes at `to` are writable, and nobody minds what is written there.
+/// `len` bytes at `to` are writable, and may be overwritten.
 pub unsafe fn read_into(fd: Fd, to: usize, len: usize, offset: usize) -> Result<()> {
     // SAFETY: the caller's promise.
     let read = unsafe { syscall!(Sysno::pread64, fd, to, len, offset) }?;

@@ -1,4 +1,4 @@
-//! Sleeping on a word of memory, and waking who sleeps there.
+//! Sleeping on a word of memory, and waking threads that sleep there.
 
 use crate::simulated::simulated;
 use std::sync::atomic::AtomicU32;

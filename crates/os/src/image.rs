@@ -7,8 +7,8 @@ use syscalls::{Sysno, syscall};
 
 /// Takes the code and constants of the program or library that this is part of out of the page
 /// table. What is needed again is mapped again from the page cache, 64 KiB at a time; most of it
-/// was needed to start. What somebody changed there (a debugger's breakpoints) stays, with all
-/// around it.
+/// was needed to start. Pages that were changed (by a debugger's breakpoints) stay, with all around
+/// them.
 pub fn forget_own_code(pagemap: Fd) {
     let (base, headers) = own_headers();
     let loaded = headers.iter().filter(|header| header.p_type == libc::PT_LOAD);

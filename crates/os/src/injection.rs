@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 pub enum Call {
     /// UFFDIO_MOVE out of the page table. May also end early, its work in part done.
     Move,
-    /// UFFDIO_WRITEPROTECT before a page is copied, and to end that.
+    /// UFFDIO_WRITEPROTECT before a page is copied, and to lift the protection.
     Protect,
     /// Reading pages that are write-protected. May also end early.
     Read,
@@ -43,7 +43,7 @@ pub enum Call {
 }
 
 impl Call {
-    /// All of them.
+    /// Calls of which the simulation must have seen every failure.
     pub const ALL: [Call; 9] = [
         Call::Move,
         Call::Copy,
@@ -76,12 +76,12 @@ impl Call {
     }
 }
 
-/// `TERRACE_INJECT`.
+/// When calls fail: the value of `TERRACE_INJECT`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Injection {
     /// Settles what happens to the n-th call.
     pub seed: u64,
-    /// So many calls of a thousand fail; 0 to 500.
+    /// Calls that fail, of each thousand; 0 to 500.
     pub per_mille: u32,
 }
 

@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicU32, Ordering::*};
 
 /// A mutex around `T`: 4 bytes, valid when zeroed.
 ///
-/// Whoever opens it wakes all that wait. Were one of them chosen, it could be a thread of the
+/// Opening it wakes all threads that wait. If one of them were chosen, it could be a thread of the
 /// program whose stack's page has been evicted meanwhile. That thread goes on only after a handler
-/// has brought the page back, and the handler may be another of those that wait.
+/// has restored the page, and the handler may be another of those that wait.
 #[derive(Default)]
 pub struct Lock<T> {
     state: AtomicU32,
@@ -42,10 +42,10 @@ impl<T> Lock<T> {
         LockGuard { lock: self }
     }
 
-    /// The lock, if nobody has it.
+    /// Takes the lock, if no thread holds it.
     pub fn try_lock(&self) -> Option<LockGuard<'_, T>> {
-        // Made only where the lock was taken: a guard that is dropped opens the lock, whoever holds
-        // it.
+        // Made only where the lock was taken: a guard that is dropped opens the lock, whichever
+        // thread holds it.
         self.state
             .compare_exchange(FREE, HELD, Acquire, Relaxed)
             .is_ok()
@@ -76,13 +76,13 @@ impl<T> Lock<T> {
         LockGuard { lock: self }
     }
 
-    /// Whether somebody sleeps until it is free, as far as can be told.
+    /// Whether a thread sleeps until the lock is free, as far as can be told.
     pub fn is_waited_for(&self) -> bool {
         self.state.load(Relaxed) == CONTENDED
     }
 
-    /// Opens the lock whoever held it: in a fork's child, whose copy may have been taken while
-    /// another thread held it.
+    /// Opens the lock, whichever thread held it: in a fork's child, whose copy may have been taken
+    /// while another thread held it.
     ///
     /// # Safety
     /// No other thread may exist that uses this lock, and the value must be known to be consistent.
@@ -153,7 +153,7 @@ mod tests {
         assert!(lock.try_lock().is_some());
     }
 
-    /// One that waits may be unable to go on before another one does: see [`Lock`].
+    /// A waiting thread may be unable to go on before another one does: see [`Lock`].
     #[test]
     fn an_opened_lock_is_taken_by_another_where_the_first_that_waited_does_not() {
         let lock = Arc::new(Lock::new(()));

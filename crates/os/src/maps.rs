@@ -8,7 +8,7 @@ use syscalls::{Sysno, syscall};
 pub fn is_nothing_mapped(start: usize, end: usize) -> bool {
     let mapped = map_where_nothing_is(start, end - start, libc::PROT_NONE).is_ok();
     if mapped {
-        // SAFETY: mapped here, where nothing was, and nobody knows of it.
+        // SAFETY: mapped here, where nothing was, and used nowhere else.
         unsafe { unmap(start, end - start) };
     }
     mapped
@@ -39,8 +39,8 @@ pub(crate) fn map_exactly(
         syscall!(Sysno::mmap, start, len, prot, flags | libc::MAP_FIXED_NOREPLACE, fd as isize, 0)
     }?;
     if mapped != start {
-        // A kernel that does not know the flag (before 4.17). SAFETY: mapped above, and nobody
-        // knows of it.
+        // A kernel that does not know the flag (before 4.17). SAFETY: mapped above, and used
+        // nowhere else.
         unsafe { unmap(mapped, len) };
         return Err(Errno::EEXIST);
     }
@@ -50,7 +50,7 @@ pub(crate) fn map_exactly(
 /// Unmaps an own mapping.
 ///
 /// # Safety
-/// Nobody may touch it any more.
+/// Nothing touches the mapping any more.
 pub unsafe fn unmap(start: usize, len: usize) {
     // SAFETY: the caller's promise.
     let _ = unsafe { syscall!(Sysno::munmap, start, len) };

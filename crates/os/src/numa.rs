@@ -6,8 +6,8 @@ use crate::types::{Errno, Result};
 use syscalls::{Sysno, syscall};
 
 /// From now on the kernel does not balance memory between NUMA nodes for the calling thread and
-/// those that it makes: it allocates as before, in the node of the thread's CPU, but by a policy
-/// that says so, which balancing leaves alone. Whoever has a policy already keeps it.
+/// those that it makes. It allocates as before, in the node of the thread's CPU, but by a policy
+/// that says so, which balancing leaves alone. A thread that has a policy already keeps it.
 pub fn leave_pages_in_their_nodes() {
     const MPOL_DEFAULT: i32 = 0;
     const MPOL_LOCAL: usize = 4;

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 use syscalls::{Sysno, syscall};
 
-/// Lists pages by what they are (Linux 6.7).
+/// Lists pages by what they are: an ioctl of a page map (Linux 6.7).
 pub const PAGEMAP_SCAN: u64 = 3 << 30 | 96 << 16 | (b'f' as u64) << 8 | 16;
 const PAGE_IS_WPALLOWED: u64 = 1;
 pub(crate) const PAGE_IS_PRESENT: u64 = 1 << 3;
@@ -52,10 +52,10 @@ pub fn scan_held(
 }
 
 /// Write-protects the present pages of `start..end` that were written, where a userfaultfd of
-/// [`FEATURE_WP_ASYNC`] has them, so that [`scan_writes`] tells which are written from now on.
+/// [`FEATURE_WP_ASYNC`] has them. Then [`scan_writes`] tells which are written from now on.
 ///
-/// By one walk, and so with one flush of the CPUs' TLBs for all of them; UFFDIO_WRITEPROTECT has
-/// one for each call, and would mark what is missing.
+/// It is done by one walk, and so with one flush of the CPUs' TLBs for all of the pages.
+/// UFFDIO_WRITEPROTECT has one for each call, and would mark missing pages.
 pub fn track_writes(pagemap: Fd, start: usize, end: usize, runs: &mut [Run]) -> Result<()> {
     simulated!(kernel => kernel.track_writes(start, end));
     const WP_MATCHING: u64 = 1;
@@ -94,7 +94,7 @@ pub fn is_registered_nowhere(pagemap: Fd, start: usize, end: usize) -> bool {
 pub fn huge_bytes(pagemap: Fd, start: usize, end: usize) -> Result<usize> {
     let mut runs = [Run::default(); 8];
     let (count, _) = scan(pagemap, start, end, &mut runs, PAGE_IS_HUGE, 0)?;
-    // Without PAGEMAP_SCAN nobody tells.
+    // Without PAGEMAP_SCAN the kernel does not say.
     if PLAIN_PAGEMAP.load(Relaxed) {
         return Err(Errno::ENOSYS);
     }
@@ -156,8 +156,8 @@ fn scan_with(
 }
 
 /// Where a walk ended of which the kernel says that it ended at `said`. The kernel (seen on 6.18)
-/// keeps runs in a buffer of 512 of its own, and what it says is where it last emptied that one, if
-/// the walk came to its end after: who went on from there would see pages twice.
+/// keeps runs in a buffer of 512 of its own. If the walk came to its end after that was last
+/// emptied, `said` is where it was emptied. A walk that went on from there would see pages twice.
 fn walk_end(runs: &[Run], full: bool, said: usize, end: usize) -> usize {
     if full { runs.last().map_or(said, |last| said.max(last.end as usize)) } else { end }
 }
@@ -165,7 +165,8 @@ fn walk_end(runs: &[Run], full: bool, said: usize, end: usize) -> usize {
 /// The kernel has no PAGEMAP_SCAN (before Linux 6.7).
 static PLAIN_PAGEMAP: AtomicBool = AtomicBool::new(false);
 
-/// As [`scan`], entry by entry: slower, and the shared zero page looks like any other.
+/// Lists runs as [`scan`] does, but entry by entry: slower, and the shared zero page looks like any
+/// other.
 pub(crate) fn read_entries(
     pagemap: Fd,
     start: usize,

@@ -50,7 +50,7 @@ pub fn open_of_program(name: &str) -> Option<Fd> {
     open(&format!("/proc/{}/{name}\0", program_id()), libc::O_RDONLY, 0).ok()
 }
 
-/// A number in a file of that kind.
+/// A number after `name` in the text of an open `status` file.
 fn field_of(status: Fd, name: &[u8]) -> Option<u64> {
     let mut text = [0u8; 4096];
     let len = read_at(status, &mut text, 0).ok()?;

@@ -98,8 +98,8 @@ pub fn is_this_process(pidfd: Fd) -> bool {
     })
 }
 
-/// Ends the process by SIGABRT, but not through the program's handler of it: that could touch pages
-/// that nobody will restore.
+/// Ends the process by SIGABRT, but not through the program's handler of it: that could touch
+/// evicted pages, which nothing restores any more.
 pub fn abort() -> ! {
     // struct sigaction as the kernel has it: SIG_DFL and nothing else.
     let default = [0usize; 4];
@@ -127,7 +127,7 @@ pub(crate) fn descriptor_behind(pidfd: Fd, fd: Fd) -> Result<Fd> {
     if fd > 2 {
         return Ok(fd);
     }
-    // Not where somebody would take it for standard input or output.
+    // Not where it would be taken for standard input or output.
     let above = duplicate_from(fd, 3);
     close(fd);
     above

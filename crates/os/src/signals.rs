@@ -19,7 +19,7 @@ pub fn may_be_in_handler() -> bool {
             &raw mut blocked,
             size_of_val(&blocked)
         );
-        // A filter may end who asks for that.
+        // A filter may end a process that asks for that.
         if is_filtered() {
             mask
         } else {
@@ -51,15 +51,15 @@ pub fn restore_signals(mask: u64) {
 
 /// While it lives, no signal handler of the program runs on this thread.
 ///
-/// For every stretch in which a thread of the program holds a lock of ours: a handler that touched
-/// an evicted page there would wait for a fault handler, which may wait for that lock; and one that
-/// forks or maps memory would wait for itself.
+/// It is for every stretch in which a thread of the program holds a lock of ours. A handler that
+/// touched an evicted page there would wait for a fault handler, which may wait for that lock. A
+/// handler that forks or maps memory would wait for itself.
 pub struct SignalsBlocked {
     before: u64,
 }
 
 impl SignalsBlocked {
-    /// Blocks them.
+    /// Blocks the signals.
     #[allow(clippy::new_without_default)] // Reason: a default that acts on the thread would surprise.
     pub fn new() -> Self {
         SignalsBlocked { before: block_signals() }
@@ -72,14 +72,14 @@ impl Drop for SignalsBlocked {
     }
 }
 
-/// While it lives, whatever becomes of this thread's `errno` is undone at its end: for code of ours
-/// that the program did not ask for an answer.
+/// While it lives, whatever becomes of this thread's `errno` is undone at its end. It is for code
+/// of ours that the program did not call for an answer.
 pub struct ErrnoKept {
     before: i32,
 }
 
 impl ErrnoKept {
-    /// Remembers it.
+    /// Remembers `errno`.
     #[allow(clippy::new_without_default)] // Reason: a default that reads the thread's state would surprise.
     pub fn new() -> Self {
         // SAFETY: the C library's thread-local errno.

@@ -10,8 +10,8 @@ use std::rc::Rc;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// Answers the calls that the pager's state machine makes. Each is as the function of the same name
-/// in this crate, or as the system call.
+/// Answers the calls that the pager's state machine makes. Each method is as the function of the
+/// same name in this crate, or as the system call.
 pub trait Kernel {
     /// CLOCK_MONOTONIC in ns.
     fn now_ns(&self) -> u64;
@@ -33,8 +33,8 @@ pub trait Kernel {
     fn copy_pages(&self, from: usize, to: usize, pages: usize) -> usize;
     /// Write-protects pages without having writers wait.
     fn track_writes(&self, start: usize, end: usize) -> Result<()>;
-    /// Runs of present pages, and whether they were written if it is to `tell`; how many runs, and
-    /// where the walk ended.
+    /// Lists runs of present pages, with `tell` also whether they were written. Returns how many
+    /// runs there are, and where the walk ended.
     fn scan_present(
         &self,
         start: usize,

@@ -22,16 +22,16 @@ use syscalls::{Sysno, syscall};
 /// that are loaded anywhere (from 84 TiB on).
 const LOWEST: usize = 40 << 40;
 const END: usize = 84 << 40;
-/// Places where it may begin, [`BLOCK`] apart: 8 TiB.
+/// Places where the area may begin, [`BLOCK`] apart: 8 TiB.
 const PLACES: usize = 1 << 22;
 /// Ranges of this size and more are aligned to it.
 const BLOCK: usize = 2 << 20;
 
 /// Where the area begins; 0: not chosen yet.
 static BEGIN: AtomicUsize = AtomicUsize::new(0);
-/// What was given out ends here.
+/// Where the next range of the area begins; 0: the area is not chosen yet.
 static NEXT: AtomicUsize = AtomicUsize::new(0);
-/// There is no area.
+/// Value of [`BEGIN`] and [`NEXT`] where there is no area.
 const KERNEL_CHOOSES: usize = usize::MAX;
 
 /// Ranges that lie elsewhere, with their ends; those that there is no room for are taken for the
@@ -43,9 +43,9 @@ static ELSEWHERE_COUNT: AtomicUsize = AtomicUsize::new(0);
 /// A range of addresses of the library's own.
 #[derive(Clone, Copy, Debug)]
 pub struct Span {
-    /// Its first byte.
+    /// First byte of the range.
     pub start: usize,
-    /// So many bytes from there on are mapped, without access: the rest is not mapped.
+    /// Bytes from `start` on that are mapped, without access. The rest is not mapped.
     pub reserved: usize,
 }
 
@@ -73,8 +73,8 @@ impl Span {
         Ok(Span { start, reserved: len })
     }
 
-    /// Makes a part readable and writable that was not yet. Nothing has changed where that fails;
-    /// [`Errno::EEXIST`]: the program has mapped something there.
+    /// Makes a part readable and writable that was not yet. Nothing has changed where that fails.
+    /// [`Errno::EEXIST`] says that the program has mapped something there.
     ///
     /// # Safety
     /// The part lies in the range, begins and ends at pages, and was never opened.
@@ -89,7 +89,7 @@ impl Span {
             // SAFETY: inside what is reserved of our own range, by the caller's promise.
             let allowed = unsafe { allow_access(start, len - beyond) };
             if allowed.is_err() && beyond > 0 {
-                // SAFETY: mapped above, and nobody knows of it.
+                // SAFETY: mapped above, and used nowhere else.
                 unsafe { unmap(end - beyond, beyond) };
             }
             return allowed;
@@ -97,10 +97,10 @@ impl Span {
         Ok(())
     }
 
-    /// Takes back an opening of which nobody has made use.
+    /// Takes back an opening that was not used.
     ///
     /// # Safety
-    /// The part was opened as a whole, and nobody will touch it before it is opened again.
+    /// The part was opened as a whole, and is not touched before it is opened again.
     pub unsafe fn shut(&self, start: usize, len: usize) {
         let beyond = (start + len).saturating_sub((self.start + self.reserved).max(start));
         if beyond > 0 {
@@ -110,10 +110,10 @@ impl Span {
     }
 }
 
-/// How often other addresses are tried where somebody has mapped something.
+/// How often other addresses are tried where something is mapped already.
 const TRIES: usize = 8;
 
-/// The program has all that is mapped from now on locked in memory (MCL_FUTURE): ours need not be.
+/// Whether the program has all new mappings locked in memory (MCL_FUTURE); ours need not be.
 pub static LOCKS_NEW_MAPPINGS: AtomicBool = AtomicBool::new(false);
 
 /// Maps `len` bytes of our own; `map` does it, at an address where it must not replace anything, or
@@ -133,7 +133,7 @@ pub fn map(len: usize, map: impl Fn(usize) -> Result<usize, Errno>) -> Result<us
     })
 }
 
-/// What was just mapped is ours.
+/// Unlocks a mapping of ours that was just made, where new mappings are locked.
 fn do_not_lock(start: usize, len: usize) {
     if LOCKS_NEW_MAPPINGS.load(Relaxed) {
         unlock_memory(start, len);
@@ -155,18 +155,18 @@ fn whole_pages(len: usize) -> Result<usize, Errno> {
     len.checked_next_multiple_of(PAGE).ok_or(Errno::ENOMEM)
 }
 
-/// There is no area, or no room in it.
+/// Why no addresses are given out: there is no area, or no room in it.
 enum Lack {
     Area,
     Room,
 }
 
-/// Addresses that nobody was given before.
+/// Addresses that were not given out before.
 fn addresses(len: usize) -> Result<usize, Lack> {
     let mut next = NEXT.load(Acquire);
     if next == 0 {
         let chosen = choose().unwrap_or(KERNEL_CHOOSES);
-        // Before the first thread of the program, mostly. The first who is here decides.
+        // Before the first thread of the program, mostly. The first thread to get here decides.
         if BEGIN.compare_exchange(0, chosen, AcqRel, Acquire).is_ok() {
             NEXT.store(chosen, Release);
         }
@@ -192,7 +192,7 @@ fn addresses(len: usize) -> Result<usize, Lack> {
 /// Where the area begins; `None` if it cannot be had.
 fn choose() -> Option<usize> {
     let probe = map_anywhere(PAGE, libc::PROT_NONE).ok()?;
-    // SAFETY: mapped here, and nobody knows of it.
+    // SAFETY: mapped here, and used nowhere else.
     unsafe { unmap(probe, PAGE) };
     let begin = LOWEST + probe / PAGE % PLACES * BLOCK;
     map_where_nothing_is(begin, PAGE, libc::PROT_NONE).ok()?;
@@ -230,7 +230,7 @@ pub fn reserve_without_access(len: usize) -> Result<usize> {
         if span.reserved >= len {
             return Ok(span.start);
         }
-        // SAFETY: reserved here, and nobody knows of it.
+        // SAFETY: reserved here, and used nowhere else.
         unsafe { unmap(span.start, span.reserved) };
         Err(Errno::ENOMEM)
     })
@@ -279,7 +279,7 @@ mod tests {
         [0, BLOCK - PAGE, BLOCK, 4 * BLOCK, 5 * BLOCK - 1]
             .into_iter()
             .for_each(|offset| write(span.start + offset));
-        // SAFETY: nobody uses the part.
+        // SAFETY: the part is not in use.
         unsafe {
             span.shut(span.start + BLOCK - PAGE, 2 * PAGE);
             span.open(span.start + BLOCK - PAGE, 2 * PAGE).unwrap();

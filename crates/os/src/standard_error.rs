@@ -10,9 +10,9 @@ use std::sync::OnceLock;
 use std::sync::atomic::Ordering::Relaxed;
 use syscalls::{Sysno, syscall};
 
-/// Runs `act`, which writes. Neither signal arrives that ends a process for that: of a file that
-/// would become longer than RLIMIT_FSIZE allows (SIGXFSZ), of a pipe that nobody reads (SIGPIPE).
-/// `act` also gives the error that it met.
+/// Runs `act`, which writes, without the signals that end a process for a write. They are SIGXFSZ,
+/// where a file would become longer than RLIMIT_FSIZE allows, and SIGPIPE, for a pipe without a
+/// reader. `act` also gives the error that it met.
 pub fn without_write_signals<T>(act: impl FnOnce() -> (T, Option<Errno>)) -> T {
     let both: u64 = 1 << (libc::SIGXFSZ - 1) | 1 << (libc::SIGPIPE - 1);
     let mut before = 0u64;
@@ -29,7 +29,7 @@ pub fn without_write_signals<T>(act: impl FnOnce() -> (T, Option<Errno>)) -> T {
             _ => 0,
         };
         if sent != 0 {
-            // It waits for the thread that wrote. (Where it is ignored there is none.)
+            // The signal waits for the thread that wrote. (Where it is ignored there is none.)
             let _ = syscall!(Sysno::rt_sigtimedwait, &raw const sent, 0, &raw const no_wait, 8);
         }
         let _ = syscall!(Sysno::rt_sigprocmask, libc::SIG_SETMASK, &raw const before, 0, 8);
@@ -56,13 +56,13 @@ fn file_of(fd: Fd) -> File {
     if asked.is_ok() { File::Open(found.st_dev, found.st_ino, found.st_rdev) } else { File::Closed }
 }
 
-/// From now on, for as long as this process executes no other program, [`warn`] speaks to the
-/// file that is standard error now, and to no other that may get its number.
+/// From now on [`warn`] writes to the file that is standard error now, and to no other that may get
+/// its number. This holds for as long as the process executes no other program.
 pub fn learn_standard_error() {
     let _ = STANDARD_ERROR.set(file_of(2));
 }
 
-/// One line to the program's standard error; errors are nobody's to handle. From any thread: the
+/// Writes a line to the program's standard error, from any thread. Errors are ignored. The
 /// descriptor is fetched out of the program's table, because in our own threads' table 2 is
 /// something else.
 pub fn warn(line: &str) {

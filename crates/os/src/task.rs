@@ -53,7 +53,8 @@ pub fn is_program() -> bool {
 /// id, and 0 at its end. Returns the id.
 ///
 /// # Safety
-/// `stack` is the end, aligned to 16 bytes, of memory that nobody else uses while the task lives;
+/// `stack` is the end, aligned to 16 bytes, of memory that is not used otherwise while the task
+/// lives;
 /// `tid` lives as long. `thread_pointer` is that of thread-local storage made by
 /// [`new_thread_storage`] which no other task uses. `flags` have CLONE_VM.
 pub unsafe fn clone_onto(
@@ -218,7 +219,8 @@ pub fn register_rseq() {
     }
 }
 
-/// Ends that [`register_rseq`] registers anything: a seccomp filter of the program's may forbid it.
+/// Keeps [`register_rseq`] from registering anything: a seccomp filter of the program's may forbid
+/// it.
 pub fn end_rseq() {
     OWN_RSEQ.store(0, Relaxed);
 }
@@ -383,8 +385,8 @@ pub fn futex_wait_shared(word: &AtomicU32, expected: u32, at_most: Duration) {
     };
 }
 
-/// Wakes all who sleep on a word that the kernel itself changes. The kernel wakes one of them:
-/// whoever was woken passes it on, for a thread of the program may be joining that thread.
+/// Wakes all threads that sleep on a word that the kernel itself changes. The kernel wakes one of
+/// them. A woken thread passes it on, since a thread of the program may be joining that thread.
 pub fn futex_wake_shared(word: &AtomicU32) {
     // SAFETY: only the address is used.
     let _ = unsafe { syscall!(Sysno::futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
@@ -398,13 +400,13 @@ pub fn sleep_raw(time: Duration) {
     let _ = unsafe { syscall!(Sysno::nanosleep, &raw const time, 0) };
 }
 
-// ---- who uses the same memory ----
+// ---- processes that use the same memory ----
 
 /// What identifies a process's memory for a moment: its size, its code and its data, in pages. All
-/// zeros: it has none.
+/// zeros if the process has none.
 type Size = [u64; 3];
 
-/// Looks at a process's memory at most so often while that changes.
+/// Looks at a process's memory at most, while its size changes from one to the next.
 const LOOKS: u32 = 20;
 
 /// /proc/PID/statm of the companion and of the program, which every user may read.
@@ -446,7 +448,8 @@ fn shares_memory() -> Option<bool> {
     None
 }
 
-/// /proc tells of the program under its own number: it may be that of another PID namespace.
+/// Whether /proc tells of the program under its own number: it may be that of another PID
+/// namespace.
 static PROC_IS_OURS: AtomicBool = AtomicBool::new(false);
 
 /// In the companion: whether the program's process has other memory by now, having executed another
@@ -456,8 +459,8 @@ pub fn program_has_other_memory() -> bool {
 }
 
 /// Whether a process other than this one and the program uses this memory, as far as the kernel
-/// tells (kcmp needs the right to look into the other process, which whoever shares its memory
-/// mostly grants).
+/// tells. kcmp needs the right to look into the other process, which a process that shares its
+/// memory mostly grants.
 pub fn others_share_memory() -> bool {
     let proc = PROC.load(Relaxed);
     // SAFETY: no memory is involved.

@@ -48,7 +48,7 @@ fn a_tag_is_no_part_of_an_address_where_there_are_tags() {
     assert_eq!(untagged(address), address);
 }
 
-/// Nothing else reads it, and the kernel maps 64 KiB around what is read.
+/// A constant that nothing else reads. The kernel maps 64 KiB around what is read.
 static CONSTANT: [u8; 256 << 10] = [7; 256 << 10];
 
 #[test]

@@ -17,7 +17,7 @@ pub fn own_threads() -> std::io::Result<Vec<i32>> {
     Ok(tasks.filter_map(|task| task.file_name().to_str()?.parse().ok()).collect())
 }
 
-/// Makes a thread of the program that nobody waits for; false where there can be none.
+/// Makes a thread of the program that is never joined; false where there can be none.
 ///
 /// # Safety
 /// `main` may be called with `argument` in another thread.
@@ -40,8 +40,8 @@ pub unsafe fn detached_thread(
     }
 }
 
-/// How far the C library's thread-local variables are from its description of the thread: all that
-/// the program itself has lies between.
+/// Bytes between the C library's thread-local variables and its description of the thread. All
+/// thread-local variables of the program itself lie between them.
 pub fn thread_locals_bytes() -> usize {
     // SAFETY: no arguments; on Linux the first is the address of the thread's description.
     unsafe { (libc::pthread_self() as usize).abs_diff(libc::__errno_location() as usize) }
@@ -58,7 +58,7 @@ pub fn nice_of_thread() -> i32 {
     nice_of(0)
 }
 
-/// That of the program's first thread.
+/// Nice value of the program's first thread.
 pub fn nice_of_program() -> i32 {
     nice_of(program_id())
 }
@@ -69,14 +69,14 @@ fn nice_of(thread: i32) -> i32 {
         .map_or(0, |answer| 20 - answer as i32)
 }
 
-/// What a thread in the background takes of a processor at a time, ns. Who gives it up early loses
-/// the rest of his turn, so a short one is what makes `sched_yield` cheap: of the ordinary 1.4 to 3
-/// ms the mover used 0.2 and fell behind.
+/// Time for which a background thread has a processor at a time, ns. A thread that gives it up
+/// early loses the rest of its turn, so a short turn makes `sched_yield` cheap. Of the ordinary 1.4
+/// to 3 ms the mover used 0.2 and fell behind.
 pub(crate) const TURN_NS: u64 = 200_000;
 
-/// From now on the calling thread takes the processor from nobody when it wakes, if it is an
-/// ordinary one (`SCHED_BATCH`), and has it for [`TURN_NS`] at a time (from Linux 6.12 on; before,
-/// as long as everybody).
+/// Makes the calling thread a background thread, if it is an ordinary one. Under `SCHED_BATCH` it
+/// preempts no other thread when it wakes. From Linux 6.12 on it has the processor for [`TURN_NS`]
+/// at a time; before, as long as any thread.
 pub fn set_thread_background() {
     // SAFETY: concerns this thread only. The kernel writes and reads no more than the size it is
     // told; a static priority is 0 for both policies.
@@ -107,7 +107,7 @@ pub fn set_thread_background() {
 pub struct CpuMask([u64; 16]);
 
 impl CpuMask {
-    /// CPUs from this on are never in one.
+    /// Number of CPUs that a set has room for: CPU numbers from this on are never in one.
     pub const CPUS: u32 = 16 * 64;
 
     /// The set of one CPU, less than [`CpuMask::CPUS`].

@@ -34,7 +34,7 @@ pub fn thread_cpu_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Sleeps so long.
+/// Sleeps for `time`.
 pub fn sleep(time: Duration) {
     simulated!(kernel => kernel.wait(Some(time)));
     std::thread::sleep(time);

@@ -3,14 +3,14 @@
 use std::sync::OnceLock;
 use syscalls::{Sysno, syscall};
 
-/// A timer that sends a thread of this process SIGURG whenever that has run for so long. Not
-/// inherited by children.
+/// A timer that sends a thread of this process SIGURG each time that the thread has run for a
+/// period. Not inherited by children.
 #[derive(Debug)]
 pub struct Timer(i32);
 
 impl Timer {
-    /// Starts one. `None` if the kernel refuses (RLIMIT_SIGPENDING), or there is no such thread any
-    /// more.
+    /// Starts a timer, with a period in ns of the thread's running time. `None` if the kernel
+    /// refuses (RLIMIT_SIGPENDING), or there is no such thread any more.
     pub fn of_thread(thread: i32, period_ns: u64) -> Option<Timer> {
         // A thread's clock of running time, as the kernel numbers them (MAKE_THREAD_CPUCLOCK,
         // CPUCLOCK_SCHED).
@@ -39,14 +39,14 @@ impl Timer {
         Some(timer)
     }
 
-    /// Ends it.
+    /// Ends the timer.
     pub fn delete(&self) {
         // SAFETY: a timer of ours; its number is not used again.
         let _ = unsafe { syscall!(Sysno::timer_delete, self.0) };
     }
 }
 
-/// See [`Timer`].
+/// The signal of a [`Timer`].
 const TIMER_SIGNAL: i32 = libc::SIGURG;
 
 /// What [`handle_timers`] calls: thread, instruction, flags, and registers in the order of
@@ -78,13 +78,13 @@ pub fn handle_timers(each: OnTimer) -> bool {
     free
 }
 
-/// Whether that is still so.
+/// Whether the handler of [`handle_timers`] is still in place.
 pub fn handles_timers() -> bool {
     handler_of_timers() == Some(on_timer as *const () as usize)
 }
 
-/// The signal has its default again, which is to be ignored, if the handler is ours: so much for
-/// one that is on its way.
+/// Gives the timers' signal its default again, which is to be ignored, if the handler is ours. A
+/// signal that is on its way is then ignored.
 pub fn ignore_timers() {
     if handles_timers() {
         // SAFETY: zeros are SIG_DFL without flags.
@@ -95,8 +95,8 @@ pub fn ignore_timers() {
     }
 }
 
-/// Whether a thread of this process takes a timer's signal at present: somebody else may read it
-/// where it is blocked.
+/// Whether a thread of this process takes a timer's signal at present. Where it is blocked, other
+/// code may read it instead.
 pub fn takes_timers(thread: i32) -> bool {
     let Ok(status) = std::fs::read_to_string(format!("/proc/self/task/{thread}/status")) else {
         return false;
@@ -117,9 +117,10 @@ fn handler_of_timers() -> Option<usize> {
 
 #[cfg(target_arch = "x86_64")]
 extern "C" fn on_timer(_signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    // SAFETY: the kernel passes both, and nobody else sees them.
+    // SAFETY: the kernel passes both, to this handler alone.
     let (info, context) = unsafe { (&*info, &*context.cast::<libc::ucontext_t>()) };
-    // Other than a timer's is of out-of-band data, for whoever waits for it: nothing of ours.
+    // A signal that is no timer's tells of out-of-band data, and is for the program: nothing of
+    // ours.
     let Some(each) = ON_TIMER.get().filter(|_| info.si_code == libc::SI_TIMER) else { return };
     let registers = &context.uc_mcontext.gregs;
     let mut general = [0; 16];

@@ -18,8 +18,8 @@ pub fn untagged(address: usize) -> usize {
     without_tag(address, cfg!(target_arch = "aarch64"))
 }
 
-/// As the kernel does it: the bits that are ignored become those that bit 55 stands for, if that is
-/// a user's address.
+/// Removes the tag of an address as the kernel does it. The ignored bits of a user's address (bit
+/// 55 is 0) are cleared; any other address stays as it is.
 pub(crate) fn without_tag(address: usize, has_tags: bool) -> usize {
     const TAG_BITS: u32 = 8;
     let extended = ((address << TAG_BITS) as isize >> TAG_BITS) as usize;

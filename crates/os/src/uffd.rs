@@ -10,12 +10,12 @@ use crate::time::yield_now;
 use crate::types::{Errno, Fd, PAGE, Result};
 use syscalls::{Sysno, syscall};
 
-/// Faults say whether they are writes to write-protected pages, which can be had (Linux 5.7). With
-/// the id of the thread that faults.
+/// Faults say whether they are writes to write-protected pages, which can be had (Linux 5.7). Asked
+/// for together with the id of the thread that faults.
 pub const FEATURE_WRITE_PROTECT: u64 = 1 | FEATURE_THREAD_ID;
 /// Fault messages carry the id of the faulting thread (Linux 4.14).
 const FEATURE_THREAD_ID: u64 = 1 << 8;
-/// UFFDIO_MOVE is there (Linux 6.8). With the id of the thread that faults.
+/// UFFDIO_MOVE is there (Linux 6.8). Asked for together with the id of the thread that faults.
 pub const FEATURE_MOVE: u64 = 1 << 16 | FEATURE_THREAD_ID;
 /// A thread that writes to a write-protected page does not wait: the kernel takes the protection
 /// off by itself (Linux 6.7).
@@ -30,13 +30,13 @@ const fn ioc(dir: u64, number: u64, size: u64) -> u64 {
     dir << 30 | size << 16 | 0xAA << 8 | number
 }
 
-/// Agrees on the interface.
+/// Agrees on the interface with the kernel.
 pub const UFFDIO_API: u64 = ioc(3, 0x3F, 24);
-/// Registers a range.
+/// Registers a range with a userfaultfd.
 pub const UFFDIO_REGISTER: u64 = ioc(3, 0x00, 32);
-/// Ends that.
+/// Ends the registration of a range.
 pub const UFFDIO_UNREGISTER: u64 = ioc(2, 0x01, 16);
-/// Wakes who waits for pages of a range.
+/// Wakes threads that wait for pages of a range.
 pub const UFFDIO_WAKE: u64 = ioc(2, 0x02, 16);
 /// Copies pages to where none are.
 pub const UFFDIO_COPY: u64 = ioc(3, 0x03, 40);
@@ -110,7 +110,7 @@ pub fn uffd_wake(fd: Fd, start: usize, len: usize) {
     let _ = unsafe { uffd_ioctl(None, fd, UFFDIO_WAKE, &mut args) };
 }
 
-/// One ioctl of a userfaultfd. `call`: as which it may be made to fail.
+/// Makes an ioctl of a userfaultfd. `call` is the kind of injected failure that it may meet.
 ///
 /// # Safety
 /// `args` is the request's structure; what the request does to memory is the caller's to answer
@@ -191,8 +191,8 @@ pub unsafe fn uffd_zero(fd: Fd, dst: usize) -> Result<()> {
 }
 
 /// Whether a range, whose first page is there, lies in one mapping that is registered with a
-/// userfaultfd. Filling a page that is there with zeros says so and does nothing. Of whose
-/// userfaultfd it is, the kernel says nothing.
+/// userfaultfd. Filling a page that is there with zeros tells, and does nothing. The kernel does
+/// not say with which userfaultfd it is registered.
 pub fn uffd_has(fd: Fd, start: usize, len: usize) -> Result<bool> {
     loop {
         let mut args = [start as u64, len as u64, 0, 0];
@@ -210,14 +210,14 @@ pub fn uffd_has(fd: Fd, start: usize, len: usize) -> Result<bool> {
 /// Moves present pages from `src` to missing ones at `dst`, which must be registered with `fd`.
 /// Returns how many bytes went, and what stopped it before `len`.
 ///
-/// Linux 6.18 counts wrongly: once a page had to be retried inside the kernel (its accessed or
-/// dirty bit changed under the call), what is moved next is not counted (`move_pages` keeps its
-/// −EAGAIN) but tried again, and that fails, mostly with EEXIST. A caller that believed the
-/// count would empty slots with live data in them. So every failure is looked into: what is at
-/// `dst`, and no longer at `src`, has been moved.
+/// Linux 6.18 counts wrongly where a page had to be retried inside the kernel, since its accessed
+/// or dirty bit changed under the call. What is moved next is not counted (`move_pages` keeps its
+/// −EAGAIN) but tried again. That fails, mostly with EEXIST. A caller that believed the count would
+/// empty slots with live data in them. So every failure is looked into: what is at `dst`, and no
+/// longer at `src`, has been moved.
 ///
 /// # Safety
-/// Both ranges must be ours to change, and nobody else may change them meanwhile: claimed pages of
+/// Both ranges must be ours to change, and nothing else may change them meanwhile: claimed pages of
 /// the program and free staging slots.
 pub unsafe fn uffd_move(
     fd: Fd,

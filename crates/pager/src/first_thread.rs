@@ -23,8 +23,8 @@ pub(crate) struct FirstThread {
     judged_ns: u64,
     /// How often the thread had given up the CPU then, and its faults.
     judged: (u64, u64),
-    /// How much longer it was said to wait than it slept, ns. Times of a thread that runs are some
-    /// milliseconds old.
+    /// Time by which the thread's reported wait exceeds its sleep, ns. Times of a thread that runs
+    /// are some milliseconds old.
     owed_ns: u64,
 }
 
@@ -119,14 +119,14 @@ impl FirstThread {
 }
 
 impl Times {
-    /// How long it neither ran nor waited for a CPU since `then`.
+    /// Time that the thread neither ran nor waited for a CPU since `then`, ns.
     fn slept_ns(&self, then: &Times) -> u64 {
         let since = |of: fn(&Times) -> u64| of(self).saturating_sub(of(then));
         since(|all| all.at_ns).saturating_sub(since(|all| all.ran_ns) + since(|all| all.ready_ns))
     }
 
-    /// How much of the thread's wait for a CPU since `then` is Terrace's, ns. The part is the one
-    /// that Terrace had of all CPU time but this thread's.
+    /// Terrace's part of the thread's wait for a CPU since `then`, ns. The part is Terrace's share
+    /// of all CPU time other than this thread's.
     fn kept_from_cpu_ns(&self, then: &Times) -> u64 {
         let since = |of: fn(&Times) -> u64| of(self).saturating_sub(of(then));
         let of_terrace_ns = since(|all| all.of_terrace_ns);

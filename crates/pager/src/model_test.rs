@@ -17,7 +17,7 @@ use terrace_policy::eviction::victims::PRESSURE_MAX;
 /// Written to while a child lives that shares this process's pages.
 static FORKS: RwLock<()> = RwLock::new(());
 
-/// For a test that counts what was evicted: the kernel moves no page that a child shares.
+/// Lock for a test that counts evicted pages: the kernel moves no page that a child shares.
 pub(crate) fn without_forks() -> RwLockReadGuard<'static, ()> {
     FORKS.read().unwrap_or_else(PoisonError::into_inner)
 }
@@ -43,8 +43,8 @@ pub(crate) fn cannot_run() {
     );
 }
 
-/// Gives this thread the descriptors that our threads have, under the same numbers: an evictor runs
-/// on the mover's thread otherwise, and without them it evicts nothing.
+/// Gives this thread the descriptors that our threads have, under the same numbers. An evictor
+/// otherwise runs on the mover's thread, and without them it evicts nothing.
 pub(crate) fn adopt_descriptors(pager: &Pager) {
     let table = &pager.descriptors;
     // SAFETY: only this thread's view of the descriptors changes, and then only at numbers that no
@@ -334,7 +334,7 @@ impl Drop for World {
     fn drop(&mut self) {
         self.evictor.cancel_probes(self.pager);
         let (start, len) = (self.base, REGIONS * REGION);
-        // SAFETY: the test's own mapping, used by nobody any more.
+        // SAFETY: the test's own mapping, which no thread uses any more.
         let _ = self.pager.unmap(start, len, || unsafe {
             sys::forward(libc::SYS_munmap, [start, len, 0, 0, 0, 0])
         });

@@ -1,4 +1,4 @@
-//! One process's pager: what it is made of, and how it starts.
+//! The pager of a process: its parts, and how it starts.
 //!
 //! Nothing runs until the program holds enough memory to be worth it (see `count_committed`). Then
 //! the *companion* is made ([`crate::threads::companion`]), a process that shares the program's

@@ -1,13 +1,13 @@
-//! The pager's state machine against a simulated kernel: the real code of eviction, faults,
-//! discards and forks, every kernel call failing at every point, other threads at work inside every
-//! call; all settled by a seed. A shadow copy proves every byte.
+//! The pager's state machine against a simulated kernel. The real code of eviction, faults,
+//! discards and forks runs; every kernel call fails at every point; other threads work inside every
+//! call. A seed decides all of it. A shadow copy proves every byte.
 //!
 //! One thread plays all parts. Whenever the pager makes a kernel call, waits or yields, the kernel
-//! here may first let others go on, to a depth of [`DEPTH`]: the program's threads touch pages,
-//! handlers serve faults, and the mover evicts (unless it is the mover who called). What it does
-//! not play: two threads inside the pager between kernel calls (the stress tests do), and the
-//! child's side of a fork (`model_test` does; here it is checked that the child could find
-//! everything).
+//! here may first let others run, to a depth of [`DEPTH`]. The program's threads touch pages,
+//! handlers serve faults, and the mover evicts (unless the mover made the call). It does not play:
+//! - two threads inside the pager between kernel calls (the stress tests do);
+//! - the child's side of a fork (`model_test` does). Here it is checked that the child could find
+//!   everything.
 //!
 //! Steps: `TERRACE_SIMULATION_STEPS`, 10 million by default; seeds from `TERRACE_SIMULATION_SEED`
 //! on, [`WORLD_STEPS`] for each.
@@ -47,7 +47,7 @@ const SHARD_BYTES: usize = 64 << 20;
 const UFFDS: [Fd; 2] = [100, 101];
 const STAGING_FD: Fd = 102;
 const PAGEMAP_FD: Fd = 103;
-/// What memory holds that nobody may read.
+/// Contents of memory that no thread may read.
 const POISON: u8 = 0xDB;
 
 type PageBytes = [u8; PAGE];
@@ -75,7 +75,7 @@ struct Pte {
     pinned: bool,
     /// Writers wait.
     protected: bool,
-    /// Nobody wrote since it was set.
+    /// No thread has written since it was set.
     write_tracked: bool,
 }
 
@@ -103,7 +103,7 @@ pub(crate) struct Kernel {
     clock_ns: Cell<u64>,
     steps: Cell<u64>,
     depth: Cell<u32>,
-    /// Waits without anybody getting on.
+    /// Number of waits in a row without progress of any thread.
     idle: Cell<u32>,
     base: usize,
     pager: &'static Pager,
@@ -113,7 +113,7 @@ pub(crate) struct Kernel {
     shadow: RefCell<Vec<PageBytes>>,
     threads: RefCell<[Thread; THREADS]>,
     messages: RefCell<Vec<Message>>,
-    /// Handlers do not get to run for so many of their turns.
+    /// Number of turns in which handlers do not get to run.
     handlers_late: Cell<usize>,
     /// Pages whose messages handlers have taken, further down on this stack.
     serving: RefCell<Vec<usize>>,
@@ -163,7 +163,7 @@ impl sys::simulated::Kernel for Kernel {
         }
     }
 
-    /// Somebody sleeps or yields: the others go on.
+    /// A thread sleeps or yields: the others go on.
     fn wait(&self, time: Option<Duration>) {
         self.clock_ns.set(self.clock_ns.get() + time.map_or(0, |t| t.as_nanos() as u64));
         self.idle.set(self.idle.get() + 1);
@@ -325,7 +325,7 @@ impl sys::simulated::Kernel for Kernel {
         result
     }
 
-    /// Those who wait are served in turns of their own.
+    /// Reads no message by itself: waiting threads are served in turns of their own.
     fn read_now(&self, _messages: &mut [sys::Message]) -> Result<usize, Errno> {
         self.others();
         match self.messages.borrow().len() {
@@ -709,7 +709,7 @@ impl Kernel {
 
     // ---- the program, the handlers, the mover ----
 
-    /// Others get on for a while, inside whatever is under way.
+    /// Lets other threads run for a while, inside whatever is under way.
     fn others(&self) {
         if self.forking.get() && self.one_in(4) {
             self.check_child();
@@ -773,7 +773,7 @@ impl Kernel {
         self.idle.set(0);
         let address = self.address(page);
         if !pte.present {
-            // Nobody but the kernel: a page of zeros.
+            // The kernel alone serves it: a page of zeros.
             self.put(address, &[0; PAGE]);
             let mut table = self.table.borrow_mut();
             (table[page].present, table[page].zero, table[page].shared) = (true, true, false);
@@ -887,8 +887,8 @@ impl Kernel {
         self.tools.borrow_mut().push((tools, ahead));
     }
 
-    /// The mover evicts from a region in which it has to wait for nobody further down on this
-    /// stack, unless it is the mover who called.
+    /// Lets the mover evict, unless the mover made the call. It takes a region in which it need not
+    /// wait for a thread further down on this stack.
     fn evict_elsewhere(&self) {
         let region = self.below(REGIONS);
         if self.busy.borrow().contains(&region) || self.pager.mover.pause.load(Relaxed) != 0 {
@@ -1008,8 +1008,8 @@ impl Kernel {
         });
     }
 
-    /// The program's MADV_DONTNEED, which the kernel may refuse from some page on. A page that is
-    /// there is discarded once at most: whoever saw that it was gone may have written to it.
+    /// The program's MADV_DONTNEED, which the kernel may refuse from some page on. A present page
+    /// is discarded once at most: a thread that saw that it was gone may have written to it.
     fn discard(&self, pages: std::ops::Range<usize>, start: usize, len: usize) {
         let refused =
             if self.one_in(4) { pages.start + self.below(pages.len()) } else { pages.end };
@@ -1039,7 +1039,7 @@ impl Kernel {
         }
     }
 
-    /// Its contents are gone for the kernel.
+    /// Discards a page's contents, in the kernel's view.
     fn vanish(&self, page: usize) {
         let mut table = self.table.borrow_mut();
         table[page] = Pte {
@@ -1063,8 +1063,8 @@ impl Kernel {
                 let mut table = self.table.borrow_mut();
                 (table[page].registered, table[page].writable) = (None, true);
             }
-            // Those who wait for what was there are not told, and what comes there may be touched
-            // and registered before a handler looks.
+            // Threads that wait for the former page are not told. The new page may be touched and
+            // registered before a handler looks.
             self.handlers_late.set(self.below(24));
             Ok(())
         });
@@ -1072,8 +1072,8 @@ impl Kernel {
         self.pager.manage(start, len, true);
     }
 
-    /// The program unmaps and maps past the C library. What comes there is not managed, and who
-    /// touches it waits for nobody. After a while it is mapped anew by the C library.
+    /// The program unmaps and maps past the C library. The new mapping is not managed, and a thread
+    /// that touches it waits for no other. After a while it is mapped anew by the C library.
     fn replace_unseen(&self, pages: std::ops::Range<usize>, start: usize, len: usize) {
         for page in pages.clone() {
             self.vanish(page);

@@ -23,7 +23,7 @@ use terrace_control::stats::{
 use terrace_os::{self as sys, Errno, PAGE};
 use terrace_tiers::Tier;
 
-/// When this many more bytes are committed, they are told, and the process's share is looked up
+/// Number of newly committed bytes at which they are reported, and the process's share is looked up
 /// again.
 const COMMITTED_STEP: u64 = 1 << 20;
 /// Committed bytes are told again after this time, ns, even if they are few more.

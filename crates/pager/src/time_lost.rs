@@ -59,16 +59,17 @@ pub fn lost_ns(elapsed_ns: u64, threads: Threads, cpus: u64, others_ns: u64) -> 
 /// Times of a program's threads within some time, ns, each summed over them.
 #[derive(Clone, Copy, Default)]
 pub struct Threads {
-    /// How long they were held up by memory.
+    /// Time that the threads were held up by memory.
     pub stall_ns: u64,
-    /// The part of `stall_ns` that they spent on a CPU.
+    /// The part of `stall_ns` that the threads spent on a CPU.
     pub stall_cpu_ns: u64,
-    /// How long they had a CPU in all.
+    /// Time that the threads had a CPU.
     pub ran_ns: u64,
 }
 
 impl Threads {
-    /// How long they would have run if they had not been held up and there were CPUs for all, ns.
+    /// Time that the threads would have run if they had not been held up and there were CPUs for
+    /// all, ns.
     fn wanted_ns(&self) -> u64 {
         let waited_ns = self.stall_ns.saturating_sub(self.stall_cpu_ns);
         waited_ns.saturating_add(self.ran_ns.max(self.stall_cpu_ns))
@@ -82,10 +83,10 @@ const SECOND_NS: u64 = 1_000_000_000;
 
 /// Earlier looks at a program's times. Owned by the mover's thread.
 pub(crate) struct LostTime {
-    /// When the last one was, and the CPU time of the program then; `None` where the kernel does
-    /// not say.
+    /// Time of the last look, ns, and the CPU time of the program then; `None` where the kernel
+    /// does not say.
     last: (u64, Option<u64>),
-    /// When some looks of the last minute were, and what was lost until then, ns; the oldest first.
+    /// Times of some looks of the last minute, and the time lost until then, ns; the oldest first.
     /// Has all its room from the start.
     minute: VecDeque<(u64, u64)>,
     /// How many CPUs the program may run on.

@@ -1,5 +1,5 @@
-//! Codecs that make mistakes and page words that are damaged: nobody is given wrong bytes, nothing
-//! more is evicted, and only a page that cannot be had ends the process.
+//! Codecs that make mistakes and page words that are damaged. No thread gets wrong bytes, and
+//! nothing more is evicted. Only a page that cannot be restored ends the process.
 
 use crate::evict::{EvictRequest, Evictor};
 use crate::model_test::{HOST, adopt_descriptors, cannot_run, without_forks};

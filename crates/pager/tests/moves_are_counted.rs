@@ -1,6 +1,6 @@
-//! What UFFDIO_MOVE says it moved against what it moved, while threads write to the pages and
-//! children come and go. Linux 6.18 miscounts ([`sys::uffd_move`]): without the correction there
-//! this fails, mostly within a second.
+//! Compares what UFFDIO_MOVE says it moved with what it moved, while threads write to the pages,
+//! and children start and end. Linux 6.18 miscounts ([`sys::uffd_move`]): without the correction
+//! there this fails, mostly within a second.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use std::time::{Duration, Instant};
@@ -54,7 +54,7 @@ fn age_until(stop: &AtomicBool, base: usize) {
     }
 }
 
-/// Not a panic: the writers wait for pages that nobody will bring back.
+/// Ends the test, but not by a panic: the writers wait for pages that no thread will restore.
 fn wrong(what: &str) -> ! {
     eprintln!("{what}");
     std::process::abort()
@@ -114,8 +114,8 @@ fn moves_are_counted() {
             }
             let mut back = 0;
             while back < out {
-                // SAFETY: as above; moving wakes who waits for the pages. One that a fork made
-                // copy-on-write moves after it was written.
+                // SAFETY: as above; moving wakes the threads that wait for the pages. A page that a
+                // fork made copy-on-write moves after it was written.
                 unsafe {
                     let (bytes, stopped) = sys::uffd_move(
                         home,

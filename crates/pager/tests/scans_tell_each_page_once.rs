@@ -1,6 +1,6 @@
 //! A walk over present pages tells each of them once, in however many pieces. Linux says of some
-//! walks that they ended before they did (docs/known-problems.md): without the correction in
-//! [`sys`] the runs of 600 go back once, and what is counted of them is too much.
+//! walks that they ended before they did (docs/known-problems.md). Without the correction in
+//! [`sys`] the runs of 600 go back once, and too much is counted of them.
 
 use terrace_os::{self as sys, PAGE, Run};
 
@@ -36,7 +36,7 @@ fn in_pieces_of_any_size() {
             }
             assert!(found == wanted, "{} of {present} pages with room for {room}", found.len());
         }
-        // SAFETY: nobody else knows it.
+        // SAFETY: no other thread knows it.
         unsafe { sys::unmap(start, bytes) };
     }
 }

@@ -1,28 +1,33 @@
 //! How a budget is divided among processes: max-min fair, weighted by what each holds. No I/O, no
 //! clock: the same needs give the same shares.
 
-/// Every process that needs so much may have it, as far as the budget reaches.
+/// Memory that every process may have if it needs it, as far as the budget reaches, bytes.
 pub const LEAST_BYTES: u64 = 8 << 20;
-/// What one may begin with that has nothing yet. Small ones may have double of what they hold, so
-/// that they can grow.
+/// Least demand that a process is taken to have, bytes. A process may have double of what it holds,
+/// so that it can grow.
 const BEGIN_BYTES: u64 = 1 << 20;
 
 /// What one process needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Need {
-    /// What it would use without a limit: its data, all in DRAM.
+    /// Memory that the process would use without a limit, bytes: its data, all in DRAM.
     pub demand: u64,
-    /// What it cannot go below at present; 0 if that is not known.
+    /// Memory that the process cannot go below at present, bytes; 0 if that is not known.
     pub floor: u64,
 }
 
 /// The share of each process, in the order of `needs`. Together they are the budget, no more and
 /// (if there is any process) no less.
 ///
-/// First each process gets what it needs up to [`LEAST_BYTES`], or up to equal parts where the
-/// budget does not reach that far; then what it cannot go below; then the same fraction of its
-/// demand as all others. What no process needs is room to grow: one half is divided by demand and
-/// one equally, because the next to grow may be the smallest.
+/// Processes get, in this order:
+///
+/// - what they need up to [`LEAST_BYTES`], or up to equal parts where the budget does not reach
+///   that far;
+/// - what they cannot go below;
+/// - the same fraction of each demand.
+///
+/// What no process needs is room to grow. One half is divided by demand and one equally, because
+/// the next to grow may be the smallest.
 pub fn shares(budget: u64, needs: &[Need]) -> Vec<u64> {
     let count = needs.len() as u64;
     if count == 0 {

@@ -1,10 +1,11 @@
-//! Which allocation sites' objects share a zone: those of like temperature.
+//! Zones of allocation sites: objects of like temperature share one.
 //!
-//! Jenga (§4.2) leaves that to a hash of the calling context; with thousands of contexts and 32
+//! Jenga (§4.2) leaves the zone to a hash of the calling context. With thousands of contexts and 32
 //! zones, hot ones and cold ones meet. Here sites go by their hotness, samples per byte, in steps
-//! of four. No finer: objects that are used together are often allocated together, by several
-//! callers in turn, and parting them costs more pages than it saves (`docs/benchmarks.md`, "Objects
-//! by context"). Only objects to come are concerned: existing ones stay where they are.
+//! of four. The steps are no finer, because objects that are used together are often allocated
+//! together, by several callers in turn. Parting them costs more pages than it saves
+//! (`docs/notes/2026-11-27-benchmarks.md`, "Objects by context"). Only objects to come are
+//! concerned: existing ones stay where they are.
 
 /// What is known of a site.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -13,26 +14,26 @@ pub struct Site {
     pub bytes: u64,
     /// Samples that met them, decayed.
     pub samples: f32,
-    /// Its zone now, from 0.
+    /// Zone of the site now, from 0.
     pub zone: u32,
 }
 
-/// Fewer samples than this in all say nothing.
+/// Least number of samples in all; fewer say nothing.
 const SAMPLES_MIN: f32 = 100.0;
-/// A site's own samples weigh as much as the mean of all after so many of them: thin evidence is
+/// Number of a site's samples at which they weigh as much as the mean of all. Thin evidence is
 /// drawn to the mean.
 const PRIOR_SAMPLES: f32 = 3.0;
 
 /// Steps of hotness: the mean's in the middle. What is hotter or colder than the outermost counts
 /// as those.
 const STEPS: i32 = 9;
-/// A step is so many times as hot as the next.
+/// Hotness of a step, as a multiple of that of the next.
 const STEP: f32 = 4.0;
 
-/// The zone that each site's next objects go to, of `zones`: the hotter, the lower its number. A
-/// site stays where it is if that is next to it, as samples change a little all the time; but not
-/// where there are so few zones that another step's may be as near. Sites without live objects
-/// stay, too.
+/// The zone, of `zones`, that each site's next objects go to: the hotter, the lower its number. A
+/// site stays where it is if that is next to it, as samples change a little all the time. It does
+/// not stay where there are so few zones that another step's may be as near. Sites without live
+/// objects stay, too.
 pub fn zones(sites: &[Site], zones: u32) -> Vec<u32> {
     let bytes: u64 = sites.iter().map(|site| site.bytes).sum();
     let samples: f32 = sites.iter().map(|site| site.samples).sum();

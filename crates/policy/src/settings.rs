@@ -1,8 +1,8 @@
 //! The parameters of a policy as names and numbers, for parameter sweeps: `hemem.cooling=1024`.
 //!
 //! Each policy that takes any has a table of [`Setting`]s beside its `Config`. What is counted in
-//! samples, in time or in bytes a second is scaled with the simulation that the policy runs in
-//! ([`Scale`]), whether it was set or not: numbers are given as in the papers.
+//! samples, in time or in bytes a second is scaled with the policy's simulation ([`Scale`]),
+//! whether it was set or not. So numbers are given as in the papers.
 
 use thiserror::Error;
 
@@ -90,21 +90,21 @@ impl Kind {
 /// What a parameter is called and means.
 #[derive(Clone, Copy, Debug)]
 pub struct Knob {
-    /// Its name, as in `policy.name=value`.
+    /// Name of the parameter, as in `policy.name=value`.
     pub name: &'static str,
-    /// What it does, in a few words.
+    /// What the parameter does, in a few words.
     pub about: &'static str,
-    /// What its value means.
+    /// What the parameter's value means.
     pub kind: Kind,
 }
 
-/// One parameter of a policy with the configuration `C`.
+/// Parameter of a policy with the configuration `C`.
 pub struct Setting<C> {
-    /// What it is called and means.
+    /// What the parameter is called and means.
     pub knob: Knob,
-    /// Its value in a configuration.
+    /// Value of the parameter in a configuration.
     pub get: fn(&C) -> f64,
-    /// Changes it.
+    /// Changes the parameter.
     pub set: fn(&mut C, f64),
 }
 
@@ -120,48 +120,48 @@ pub struct Scale {
 /// A value given to a parameter, as written.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Assignment {
-    /// The policy's name.
+    /// Name of the policy.
     pub policy: String,
-    /// The parameter's.
+    /// Name of the parameter.
     pub name: String,
-    /// Its value, in the unit of its [`Kind`].
+    /// Value of the parameter, in the unit of its [`Kind`].
     pub value: f64,
 }
 
 /// Why a parameter cannot be set.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Invalid {
-    /// Not `policy.name=value`.
+    /// The text is not `policy.name=value`.
     #[error("{0:?} sets nothing: write POLICY.NAME=VALUE, as hemem.cooling=1024")]
     Form(String),
-    /// There is no such policy.
+    /// No policy has this name.
     #[error("no policy is called {name:?}: there are {}", .valid.join(", "))]
     Policy {
-        /// As written.
+        /// The name as written.
         name: String,
-        /// Those that there are.
+        /// Names of the policies that there are.
         valid: Vec<&'static str>,
     },
     /// The policy has no such parameter.
     #[error("{policy} has no parameter {name:?}: {}", valid_names(.valid))]
     Name {
-        /// The policy.
+        /// Name of the policy.
         policy: String,
-        /// As written.
+        /// The name as written.
         name: String,
-        /// Those that it has.
+        /// Names of the parameters that the policy has.
         valid: Vec<&'static str>,
     },
     /// The value is not one of its kind.
     #[error("{policy}.{name} cannot be {value:?}: it is {wanted}")]
     Value {
-        /// The policy.
+        /// Name of the policy.
         policy: String,
-        /// The parameter.
+        /// Name of the parameter.
         name: String,
-        /// As written.
+        /// The value as written.
         value: String,
-        /// What it should be.
+        /// What the value should be.
         wanted: &'static str,
     },
 }

@@ -14,32 +14,33 @@ use std::str::FromStr;
 /// to be this many times what is told (`terrace-bench honesty` compares the two; 0.6 to 1.5 times
 /// in docs/notes/2026-11-27-the-time-told.md).
 const UNTOLD: f64 = 1.1;
-/// Nothing is taken before memory has stopped growing: by less than this part within this time.
+/// Growth below which memory has stopped growing, as a part of it. Nothing is taken before.
 const GROWS: f64 = 0.02;
 /// The time that [`GROWS`] is about, seconds.
 pub const GROWTH_S: f64 = 5.0;
-/// … or before so long has passed.
+/// Time after which memory is taken although it grows, seconds.
 const GROWTH_MOST_S: f64 = 30.0;
-/// Over these times the loss is looked at: to come down, and to go up.
+/// Times over which the loss is looked at, seconds: `CALM_S` to come down, `ALARM_S` to go up.
 const CALM_S: f64 = 5.0;
 const ALARM_S: f64 = 1.0;
-/// How much of the data is taken in a second, at most; and how near to the target no more is taken.
+/// Part of the data that is taken in a second, at most; and the part of the target from which on no
+/// more is taken.
 const DOWN: f64 = 0.03;
 const NEAR: f64 = 0.7;
 /// The loss of a second that is a mistake at once, as a multiple of the target.
 const ALARM: f64 = 3.0;
-/// How much more of the data is given where more is lost than the target, for each time that it is
-/// exceeded; and the most of it at once.
+/// Part of the data that is given where more is lost than the target, for each time that the target
+/// is exceeded. Also the most of it at once.
 const UP: f64 = 0.01;
 const UP_MOST: f64 = 0.15;
-/// So often it is given at most.
+/// Least time from one giving of memory to the next, seconds.
 const UP_EVERY_S: f64 = 0.5;
-/// Rest after a mistake, the least and the longest: longer after each, and less long after a time
-/// without one.
+/// Rest after a mistake, the least and the longest, seconds. It is longer after each, and less long
+/// after a time without one.
 const REST_S: f64 = 5.0;
 const REST_MOST_S: f64 = 300.0;
-/// A process has less than its limit by so much at most, for what it touches next (`HEADROOM_MAX`
-/// of the mover). So a limit is no nearer to what there is at the beginning.
+/// Most that a process has less than its limit, for what it touches next, bytes (`HEADROOM_MAX` of
+/// the mover). So a limit is no nearer to what there is at the beginning.
 const HEADROOM: f64 = (64 << 20) as f64;
 
 /// What was seen at a look.
@@ -82,15 +83,15 @@ impl fmt::Display for Target {
     }
 }
 
-/// `--slowdown`.
+/// What is wanted by `--slowdown`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Wanted {
     /// [`USUAL`] where nothing else limits memory.
     #[default]
     Auto,
-    /// None.
+    /// No target.
     Off,
-    /// This one.
+    /// The given target.
     At(Target),
 }
 
@@ -137,7 +138,7 @@ pub struct Slowdown {
     /// The last few looks.
     seen: VecDeque<Look>,
     begun_s: Option<f64>,
-    /// `None` while memory grows for the first time.
+    /// The limit, bytes; `None` while memory grows for the first time.
     limit: Option<f64>,
     looked_s: f64,
     most: u64,
@@ -147,7 +148,7 @@ pub struct Slowdown {
 }
 
 impl Slowdown {
-    /// For a loss of at most this.
+    /// Makes the limit of a run for a loss of at most `target`.
     pub fn new(target: Target) -> Self {
         Slowdown {
             target,
@@ -217,7 +218,7 @@ impl Slowdown {
         limit as u64
     }
 
-    /// What was lost within the last so many seconds, as a part of them.
+    /// What was lost within the last `within_s` seconds, as a part of them.
     fn loss(&self, within_s: f64) -> f64 {
         let Some(last) = self.seen.back() else { return 0.0 };
         let first = self.seen.iter().find(|look| last.now_s - look.now_s <= within_s + 1e-6);
@@ -237,7 +238,7 @@ mod tests {
 
     const MIB: f64 = (1 << 20) as f64;
 
-    /// A program with so many MiB of data, of which `hot` are used all the time, and the rest the
+    /// A program with `data` MiB of data, of which `hot` are used all the time, and the rest the
     /// less the colder it is. What is missing of the hot part costs much.
     struct Program {
         data: f64,
@@ -251,7 +252,7 @@ mod tests {
             Program { data, hot, lost_s: 0.0, physical: data }
         }
 
-        /// Looks ten times a second for so long; gives limit and loss of each look.
+        /// Looks ten times a second for the given time. Gives limit and loss of each look.
         fn run(&mut self, control: &mut Slowdown, from_s: f64, seconds: u32) -> Vec<(f64, f64)> {
             (0..seconds * 10)
                 .map(|tenth| {

@@ -3,16 +3,16 @@
 /// Why a preload cannot come into a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// Started with LD_AUDIT: the loader has less room for thread-local variables then, too little
+    /// Started with LD_AUDIT. The loader has less room for thread-local variables then, too little
     /// for a preload that has many.
     Audited,
     /// A script whose interpreter is started by `env -i`.
     ClearedEnvironment,
     /// The kernel starts it with AT_SECURE; the loader then ignores a preload from the environment.
     Setuid,
-    /// As for setuid.
+    /// A setgid program: the loader ignores a preload, as for [`Cause::Setuid`].
     Setgid,
-    /// As for setuid.
+    /// A program with file capabilities: the loader ignores a preload, as for [`Cause::Setuid`].
     Capabilities,
     /// A 32-bit program.
     Bits32,
@@ -30,7 +30,7 @@ pub enum Cause {
 }
 
 impl Cause {
-    /// In a word or two.
+    /// The cause in a word or two.
     pub fn short(&self) -> &'static str {
         match self {
             Cause::Audited => "LD_AUDIT",
@@ -63,7 +63,7 @@ impl Name {
         Name { bytes, len }
     }
 
-    /// Its bytes.
+    /// Bytes of the name, without a NUL.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }

@@ -18,7 +18,8 @@ const LOADED: u32 = 1;
 const DYNAMIC: u32 = 2;
 const INTERPRETER: u32 = 3;
 
-/// No linker makes so many; a damaged file is looked at no longer than this.
+/// The most entries of a table that are looked at. No linker makes as many; a damaged file may say
+/// so.
 const MOST_ENTRIES: u64 = 1 << 16;
 
 pub(crate) fn foreign(file: &mut File) -> Option<Cause> {
@@ -263,7 +264,7 @@ impl Dynamic {
 }
 
 const SYMBOL_BYTES: u64 = 24;
-/// The names that are looked for are shorter.
+/// Room for a name; those that are looked for are shorter.
 const NAME_BYTES: usize = 24;
 
 /// Calls `each` with tag and value of the entries, until it finds something.
@@ -309,8 +310,8 @@ impl Symbols {
         })
     }
 
-    /// Which of these names, which all end with `end` (and that with a NUL), is that of a defined
-    /// symbol. The names are read once.
+    /// Index of the name in `names` that is a defined symbol's. All names end with `end`, which
+    /// ends with a NUL. The names are read once.
     fn find(&self, file: &mut File, names: &[&[u8]], end: &[u8]) -> Option<usize> {
         let mut chunk = [0u8; 4096];
         // Chunks overlap, so that an end on their border is in one of them.

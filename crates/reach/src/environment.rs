@@ -114,7 +114,7 @@ fn large<R>(
     let Ok(start) = (unsafe { syscall!(Sysno::mmap, 0, len, ACCESS, KIND, -1isize, 0) }) else {
         return execute(environment);
     };
-    // SAFETY: a mapping of that length, made here, which nobody else knows.
+    // SAFETY: a mapping of that length, made here, which nothing else uses.
     let result = execute(filled(unsafe {
         core::slice::from_raw_parts_mut(start as *mut MaybeUninit<usize>, words)
     }));
@@ -128,8 +128,8 @@ fn large<R>(
 /// is written anew.
 ///
 /// # Safety
-/// As for [`without`]. `count` is the number of strings and one more, and behind so many words
-/// there is room for all variables LD_PRELOAD as they are, with their NULs.
+/// As for [`without`]. `count` is the number of strings and one more. Behind that many words there
+/// is room for all variables LD_PRELOAD as they are, with their NULs.
 unsafe fn fill(
     room: &mut [MaybeUninit<usize>],
     count: usize,

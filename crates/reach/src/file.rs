@@ -6,9 +6,9 @@ use core::marker::PhantomData;
 use core::mem::MaybeUninit;
 use syscalls::{Sysno, syscall};
 
-/// So much of a file is read at once.
+/// Bytes of a file that are read at once.
 const WINDOW_BYTES: usize = 1024;
-/// The kernel reads so much of a `#!` line (BINPRM_BUF_SIZE).
+/// Bytes of a `#!` line that the kernel reads (BINPRM_BUF_SIZE).
 const SCRIPT_LINE_BYTES: usize = 256;
 
 /// Where a file is, as the kernel is told for `execveat`.
@@ -21,13 +21,13 @@ pub struct Place<'a> {
 }
 
 impl<'a> Place<'a> {
-    /// By its path.
+    /// The file at a path.
     pub fn at(path: &'a CStr) -> Place<'a> {
         Place { directory: libc::AT_FDCWD, path: path.as_ptr(), flags: 0, lives: PhantomData }
     }
 
-    /// As the arguments of `execveat` say. The path is read by the kernel only, which refuses what
-    /// cannot be read.
+    /// The file that the arguments of `execveat` name. The path is read by the kernel only, which
+    /// refuses what cannot be read.
     pub fn of_call(directory: i32, path: *const libc::c_char, flags: i32) -> Place<'a> {
         Place { directory, path, flags, lives: PhantomData }
     }
@@ -86,13 +86,13 @@ impl File {
         Some(())
     }
 
-    /// Its beginning.
+    /// The file's first bytes.
     pub fn start(&mut self) -> Option<&[u8]> {
         self.look(0)?;
         Some(&self.window[..self.len.min(SCRIPT_LINE_BYTES)])
     }
 
-    /// Some bytes at an offset.
+    /// Reads `N` bytes at an offset. `None` if they are not there.
     pub fn bytes<const N: usize>(&mut self, offset: u64) -> Option<[u8; N]> {
         let within = |file: &File| {
             let from = usize::try_from(offset.checked_sub(file.at)?).ok()?;
@@ -123,7 +123,7 @@ impl File {
         self.u64(offset).filter(|offset| *offset < 1 << 48)
     }
 
-    /// The last part of its path, links resolved.
+    /// The last part of the file's path, links resolved.
     pub fn real_name(&self) -> Option<Name> {
         let link = Link::of(self.fd);
         let mut path = [0u8; WINDOW_BYTES];

@@ -31,7 +31,7 @@ impl Path {
         CStr::from_bytes_with_nul(&self.bytes[..=self.len]).unwrap_or(c"")
     }
 
-    /// False if they do not fit.
+    /// Puts the parts together; false if they do not fit.
     fn set(&mut self, parts: &[&[u8]]) -> bool {
         self.len = 0;
         for part in parts {
@@ -48,7 +48,7 @@ impl Path {
 }
 
 pub(crate) enum Interpreter {
-    /// The path that was given has it.
+    /// The given path holds the file that runs.
     Named,
     EmptyEnvironment,
 }

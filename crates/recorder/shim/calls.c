@@ -1,6 +1,7 @@
 /*
- * Each thread's call stack, as the hooks at the beginning and end of every function tell it: with each return address the stack pointer of the function
- * that will return there, so that what longjmp leaves behind is found and forgotten. In C, for that stack pointer.
+ * Each thread's call stack, as the hooks at the beginning and end of every function tell it. With
+ * each return address is the stack pointer of the function that will return there, so that what
+ * longjmp leaves behind is found and forgotten. In C, for that stack pointer.
  */
 #include <stddef.h>
 #include <stdint.h>
@@ -16,7 +17,10 @@ static __thread struct {
     } frames[FRAMES];
 } calls;
 
-/* The caller's stack pointer: the same at the beginning and at the end of a function, unless it made room there. */
+/*
+ * The caller's stack pointer: the same at the beginning and at the end of a function, unless the
+ * function made room there.
+ */
 #define STACK ((uintptr_t)__builtin_dwarf_cfa())
 
 void __tsan_func_entry(void *returns_to) {

@@ -1,6 +1,7 @@
 /*
- * Calls of the C library that touch much of a program's memory: counted, then passed on. The linker puts these before the program's calls
- * (--wrap, link.flags). The recorder's own calls come here too; it counts nothing while it is at work.
+ * Calls of the C library that touch much of a program's memory: counted, then passed on. The linker
+ * puts these before the program's calls (--wrap, link.flags). The recorder's own calls come here
+ * too; it counts nothing while it is at work.
  */
 #define _GNU_SOURCE
 #include <stdint.h>

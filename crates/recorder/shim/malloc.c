@@ -1,6 +1,7 @@
 /*
- * The malloc family, which passes every call on to the next definition (that of a preloaded allocator, or the C library's) and tells the recorder
- * of objects that come and go. In C, for the caller's return address.
+ * The malloc family. Every call is passed on to the next definition: that of a preloaded allocator,
+ * or the C library's. The recorder is told of objects that come and go. In C, for the caller's
+ * return address.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -18,7 +19,10 @@ uint64_t terrace_recorder_leaves(void *object);
 void terrace_recorder_arrives(uint64_t leaver, void *before, void *object, size_t size, size_t usable, void *return_address);
 
 void terrace_recorder_begins(void);
-/* Whether it is at work on this thread: what is allocated then is for itself, and comes from its own memory (memory.rs). */
+/*
+ * Whether the recorder is at work on this thread: what is allocated then is for itself, and comes
+ * from its own memory (memory.rs).
+ */
 _Bool terrace_recorder_inside(void);
 _Bool terrace_recorder_owns(const void *);
 void *terrace_recorder_allocate(size_t size, size_t align);
@@ -32,7 +36,7 @@ __attribute__((constructor(101))) static void begin(void) { terrace_recorder_beg
 void terrace_recorder_called(uintptr_t stack);
 #define CALLER (terrace_recorder_called((uintptr_t)__builtin_dwarf_cfa()), __builtin_return_address(0))
 
-/* Calls inside a call (operator new inside malloc, or the reverse) are the allocator's own affair. */
+/* Calls inside a call (operator new inside malloc, or the reverse) are the allocator's own. */
 static __thread int depth;
 
 static struct {
@@ -63,7 +67,7 @@ static void find(void) {
     next.posix_memalign = (int (*)(void **, size_t, size_t))dlsym(RTLD_NEXT, "posix_memalign");
     next.free = (void (*)(void *))dlsym(RTLD_NEXT, "free");
     next.usable = (size_t (*)(void *))dlsym(RTLD_NEXT, "malloc_usable_size");
-    /* Last: who finds it finds all. */
+    /* Last: a thread that finds it set finds all of them. */
     atomic_signal_fence(memory_order_seq_cst);
     next.malloc = (void *(*)(size_t))dlsym(RTLD_NEXT, "malloc");
     finding--;
@@ -206,8 +210,8 @@ size_t malloc_usable_size(void *object) {
 }
 
 /*
- * C++'s operators. A preloaded allocator may bring its own, which do not call malloc: they are passed on to as well. Weak, so that a program may
- * bring its own.
+ * C++'s operators. A preloaded allocator may bring its own, which do not call malloc: calls are
+ * passed on to those as well. Weak, so that a program may bring its own.
  */
 /* A thrown bad_alloc passes through here: the depth is put right by the clean-up. */
 static void restore(int *before) { depth = *before; }

@@ -1,5 +1,5 @@
 //! Atomic operations, which the compiler replaces by calls: they are recorded, and then done. All
-//! in the strongest order: who asked for a weaker one gets more than that.
+//! are done in the strongest order, whatever weaker one was asked for.
 
 use crate::entry::access;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::SeqCst, fence};

@@ -4,10 +4,11 @@
 use crate::settings::DEPTH_MAX;
 use std::cell::Cell;
 
-/// Reached without a lock, by the thread itself and by signal handlers on it.
+/// What is known of a thread. It is reached without a lock, by the thread itself and by signal
+/// handlers on it.
 pub struct Thread {
-    /// The recorder is at work on this thread: what it does itself, and what a signal handler does
-    /// meanwhile, is not recorded.
+    /// Whether the recorder is at work on this thread. What it does itself, and what a signal
+    /// handler does meanwhile, is not recorded.
     pub inside: Cell<bool>,
     /// The line of the last access: the next one to it is met in the cache.
     pub line: Cell<u64>,
@@ -19,7 +20,7 @@ thread_local! {
     static THREAD: Thread = const { Thread { inside: Cell::new(false), line: Cell::new(u64::MAX), pending: Cell::new(0) } };
 }
 
-/// The calling thread's.
+/// Calls `what` with the calling thread's data.
 #[inline(always)]
 pub fn thread<R>(what: impl FnOnce(&Thread) -> R) -> R {
     // It has no destructor: it is there until the thread is gone.
@@ -36,7 +37,7 @@ pub fn context_of(return_address: usize, depth: usize) -> ([usize; DEPTH_MAX], u
     debug_assert!((1..=DEPTH_MAX).contains(&depth));
     let mut frames = [0; DEPTH_MAX];
     frames[0] = return_address;
-    // SAFETY: fills in so many numbers at most, for which there is room behind the first.
+    // SAFETY: fills in `depth - 1` numbers at most, for which there is room behind the first.
     let outer = unsafe { terrace_recorder_calls(frames[1..].as_mut_ptr(), depth - 1) };
     (frames, 1 + outer)
 }

@@ -11,13 +11,13 @@ use terrace_trace::cache::LINE;
 
 /// Whether there is a recording: false before it begins, after its end, and in a forked child.
 static ON: AtomicBool = AtomicBool::new(false);
-/// Whether accesses to the line of a thread's last one are told of too.
+/// Whether also accesses to the line of a thread's last one are told of.
 static ALL: AtomicBool = AtomicBool::new(false);
 /// Signals that came and were not heeded yet.
 static SIGNALS: AtomicU32 = AtomicU32::new(0);
 static RECORDER: Mutex<Option<Recorder>> = Mutex::new(None);
 
-/// Lets a thread at the recorder, unless it is there already. `None`: it is, or there is no
+/// Lets a thread at the recorder, unless it is there already. `None` if it is, or if there is no
 /// recording.
 fn with<R>(own: &Thread, what: impl FnOnce(&mut Recorder) -> R) -> Option<R> {
     if !ON.load(Relaxed) || own.inside.replace(true) {
@@ -53,7 +53,7 @@ fn set_errno(number: i32) {
     unsafe { *libc::__errno_location() = number }
 }
 
-/// On standard error. Nobody is there to hear if that is closed.
+/// Writes a line to standard error. Errors are ignored: it may be closed.
 fn say(what: &str) {
     let _ = writeln!(std::io::stderr(), "terrace: recorder: {what}");
 }
@@ -64,7 +64,7 @@ extern "C" fn terrace_recorder_inside() -> bool {
     thread(|own| own.inside.get())
 }
 
-/// An access of the program's.
+/// Tells of an access of the program's.
 #[inline(always)]
 pub fn access(address: usize, bytes: usize, write: bool) {
     if ON.load(Relaxed) {
@@ -118,14 +118,14 @@ extern "C" fn terrace_recorder_dies(object: usize) {
     thread(|own| with(own, |recorder| recorder.dies(object as u64)));
 }
 
-/// A realloc begins: another thread may be given the address before it ends. Its object's number
-/// and address are asked for again then.
+/// A realloc begins: another thread may be given the address before it ends. Returns the object's
+/// number, which [`terrace_recorder_arrives`] wants together with the address.
 #[unsafe(no_mangle)]
 extern "C" fn terrace_recorder_leaves(object: usize) -> u64 {
     thread(|own| with(own, |recorder| recorder.leaves(object as u64))).map_or(0, u64::from)
 }
 
-/// It ended: the object `leaver`, which was at `before`, is at `object` now, which is null if it is
+/// A realloc ended. The object `leaver`, which was at `before`, is at `object` now; null if it is
 /// gone.
 #[unsafe(no_mangle)]
 extern "C" fn terrace_recorder_arrives(
@@ -153,13 +153,13 @@ extern "C" fn terrace_recorder_arrives(
     });
 }
 
-/// The program says from when on to count.
+/// Begins counting, at the program's call.
 #[unsafe(no_mangle)]
 extern "C" fn terrace_record_start() {
     thread(|own| with(own, |recorder| recorder.start()));
 }
 
-/// The program says that what comes now does not belong to it: the recording is ended and written.
+/// Ends and writes the recording, at the program's call: what comes now does not belong to it.
 #[unsafe(no_mangle)]
 extern "C" fn terrace_record_stop() {
     finish();
@@ -170,7 +170,7 @@ extern "C" fn terrace_recorder_ends() {
     finish();
 }
 
-/// Before the program's own constructors (shim/malloc.c).
+/// Begins the recording, before the program's own constructors (shim/malloc.c).
 #[unsafe(no_mangle)]
 extern "C" fn terrace_recorder_begins() {
     thread(|own| {
@@ -226,7 +226,7 @@ fn begin(settings: Settings) -> Result<(), String> {
     Ok(())
 }
 
-/// The child shares the file with its parent: it records nothing.
+/// Ends recording in a forked child, which shares the file with its parent.
 extern "C" fn in_child() {
     ON.store(false, Relaxed);
 }
@@ -235,7 +235,7 @@ extern "C" fn signalled(_: i32) {
     SIGNALS.fetch_add(1, Relaxed);
 }
 
-/// The first begins counting, the next ends the recording.
+/// Heeds signals: the first begins counting, the next ends the recording.
 #[cold]
 fn heed_signals() {
     static HEEDED: AtomicU32 = AtomicU32::new(0);
@@ -281,11 +281,11 @@ struct Found {
     map_start: usize,
     map_end: usize,
     link_map: *const LinkMap,
-    /// The rest of it, on any architecture.
+    /// The rest of the structure, on any architecture.
     more: [usize; 16],
 }
 
-/// The public part of glibc's.
+/// The public part of glibc's `struct link_map`.
 #[repr(C)]
 struct LinkMap {
     address: usize,
@@ -293,11 +293,12 @@ struct LinkMap {
 }
 
 unsafe extern "C" {
-    /// Without a lock, unlike dladdr: another thread may hold the loader's while it waits for ours.
+    /// Finds the object at an address. It takes no lock, unlike dladdr: another thread may hold the
+    /// loader's while it waits for ours.
     fn _dl_find_object(address: usize, found: *mut Found) -> i32;
 }
 
-/// `file+0x1234`, as addr2line takes it.
+/// Name of an address, such as `file+0x1234`, as addr2line takes it.
 fn name_of(address: usize) -> String {
     // SAFETY: fills in what it is given, for which there is room; a library's name lives as long as
     // it is loaded, and it has just called.

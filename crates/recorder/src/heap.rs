@@ -1,5 +1,5 @@
-//! The program's objects: which one lies at an address, who made it, and how often each, and each
-//! page, was missed.
+//! The program's objects: which one lies at an address, which calling context made it, and how
+//! often each, and each page, was missed.
 //!
 //! Addresses lead through two tables to a region (2 MiB), and there to the object at each eight
 //! bytes: three loads, for every miss.
@@ -11,14 +11,13 @@ use std::collections::HashMap;
 pub const PAGE: u64 = 4096;
 const REGION_SHIFT: u32 = 21;
 const REGION: u64 = 1 << REGION_SHIFT;
-/// Bytes that belong to one object at most.
+/// Bytes that belong to at most one object.
 const GRANULE: u64 = 8;
 const GRANULES: usize = (REGION / GRANULE) as usize;
 const PAGES: usize = (REGION / PAGE) as usize;
-/// User space has so many address bits on x86-64 (without five-level tables), and one more on
-/// aarch64.
+/// Address bits of user space on AArch64. x86-64 (without five-level tables) has one less.
 const ADDRESS_BITS: u32 = 48;
-/// Regions of one table.
+/// Two to the power of this: regions of one table.
 const TABLE_BITS: u32 = 13;
 const TABLE: usize = 1 << TABLE_BITS;
 const TABLES: usize = 1 << (ADDRESS_BITS - REGION_SHIFT - TABLE_BITS);
@@ -31,17 +30,17 @@ pub type ContextId = u32;
 /// A live object.
 #[derive(Clone, Debug, Default)]
 pub struct Object {
-    /// 0 where there is none of this number.
+    /// Address of the object; 0 where there is none of this number.
     pub address: u64,
-    /// As it was asked for.
+    /// Bytes as they were asked for.
     pub bytes: u64,
-    /// As the allocator gave it: the program may use all of it.
+    /// Bytes that the allocator gave: the program may use all of them.
     pub usable: u64,
     /// The calling context that allocated the object.
     pub context: ContextId,
-    /// Its number in a trace of objects.
+    /// Number of the object in a trace of objects.
     pub traced: u32,
-    /// Misses in it that counted.
+    /// Misses in the object that counted.
     pub misses: u64,
     /// Misses in each 4 KiB from the beginning of an object that is larger than a page.
     pub parts: Vec<u32>,
@@ -52,15 +51,15 @@ pub struct Object {
 pub struct Context {
     /// Return addresses, innermost first.
     pub frames: Vec<usize>,
-    /// Objects that it ever made.
+    /// Objects that the context ever made.
     pub made: u64,
-    /// Bytes of those that live.
+    /// Bytes of the context's live objects.
     pub live_bytes: u64,
-    /// The most that ever lived.
+    /// The most bytes of the context that ever lived.
     pub peak_bytes: u64,
-    /// Misses in those that are dead.
+    /// Misses in the context's dead objects.
     pub dead_misses: u64,
-    /// The largest of those.
+    /// Bytes of the largest dead object that was missed.
     pub dead_bytes_max: u64,
 }
 
@@ -69,21 +68,21 @@ pub struct Context {
 pub struct Page {
     /// Misses that counted.
     pub misses: u64,
-    /// An object lay here once.
+    /// Whether an object ever lay on the page.
     pub heap: bool,
 }
 
 struct Region {
-    /// The object that all of it belongs to.
+    /// The object that the whole region belongs to.
     whole: ObjectId,
-    /// Else of each granule.
+    /// The object of each granule, where there are several objects.
     objects: Option<Box<[ObjectId]>>,
     pages: [Page; PAGES],
 }
 
 type Table = Box<[Option<Box<Region>>]>;
 
-/// All of them.
+/// All objects, contexts and pages.
 pub struct Heap {
     /// Tables of regions in the order of addresses, `None` where there are no regions.
     tables: Vec<Option<Table>>,
@@ -105,7 +104,7 @@ impl Default for Heap {
     }
 }
 
-/// Which table, and which of its regions.
+/// The table of an address, and the number of its region there.
 #[inline]
 fn place(address: u64) -> (usize, usize) {
     let region = (address >> REGION_SHIFT) as usize;
@@ -124,7 +123,7 @@ impl Heap {
         self.tables.get_mut(table)?.as_mut()?[region].as_deref_mut()
     }
 
-    /// Makes it if need be. The address is one that user space has.
+    /// The region of an address, made if need be. The address is one that user space has.
     fn make_region(&mut self, address: u64) -> &mut Region {
         let (table, region) = place(address);
         let table = self.tables[table].get_or_insert_with(|| (0..TABLE).map(|_| None).collect());
@@ -147,7 +146,7 @@ impl Heap {
         })
     }
 
-    /// An object came into being; its number, or 0 where no program's memory is.
+    /// Notes that an object came into being. Returns its number, or 0 where no program's memory is.
     pub fn born(&mut self, address: u64, bytes: u64, usable: u64, context: ContextId) -> ObjectId {
         if address == 0 || address.saturating_add(usable) >> ADDRESS_BITS != 0 {
             return 0;
@@ -165,8 +164,8 @@ impl Heap {
         id
     }
 
-    /// The object that begins here, or 0, is nowhere from now on: it is about to be resized, or
-    /// freed.
+    /// Takes the object that begins at `address` from its place: it is about to be resized, or
+    /// freed. Returns its number, or 0 if there is none.
     pub fn lift(&mut self, address: u64) -> ObjectId {
         let id = self.find(address);
         if id == 0 || self.objects[id as usize].address != address {
@@ -176,7 +175,7 @@ impl Heap {
         id
     }
 
-    /// One that was lifted is where it was, with another size.
+    /// Puts a lifted object back where it was, with another size.
     pub fn put(&mut self, id: ObjectId, bytes: u64, usable: u64) {
         let object = &mut self.objects[id as usize];
         let before = std::mem::replace(&mut object.bytes, bytes);
@@ -188,7 +187,7 @@ impl Heap {
         self.fill(address, usable, id);
     }
 
-    /// One that was lifted is gone for good.
+    /// Forgets a lifted object for good.
     pub fn bury(&mut self, id: ObjectId) {
         let object = std::mem::take(&mut self.objects[id as usize]);
         self.free.push(id);
@@ -200,7 +199,7 @@ impl Heap {
         }
     }
 
-    /// The object that begins here went; its number, or 0 if there was none.
+    /// Forgets the object that begins at `address`. Returns its number, or 0 if there was none.
     pub fn dies(&mut self, address: u64) -> ObjectId {
         let id = self.lift(address);
         if id != 0 {
@@ -209,7 +208,7 @@ impl Heap {
         id
     }
 
-    /// All of these bytes belong to this object from now on, or to none.
+    /// Gives these bytes to an object, or to none.
     fn fill(&mut self, address: u64, bytes: u64, id: ObjectId) {
         let (mut at, end) = (address & !(GRANULE - 1), (address + bytes).next_multiple_of(GRANULE));
         while at < end {
@@ -253,12 +252,12 @@ impl Heap {
         &self.objects[id as usize]
     }
 
-    /// Gives it a number in a trace.
+    /// Gives an object a number in a trace.
     pub fn trace_as(&mut self, id: ObjectId, number: u32) {
         self.objects[id as usize].traced = number;
     }
 
-    /// A miss that counts.
+    /// Counts a miss.
     pub fn missed(&mut self, address: u64) -> Missed {
         let id = self.find(address);
         let Some(region) = self.region_mut(address) else { return Missed::Elsewhere };
@@ -313,9 +312,9 @@ impl Heap {
 pub enum Missed {
     /// In a live object.
     Object {
-        /// Which one.
+        /// Number of the object.
         id: ObjectId,
-        /// Bytes from its beginning.
+        /// Bytes from the object's beginning.
         offset: u64,
     },
     /// On a page of the heap, but in no object.
@@ -392,7 +391,7 @@ mod tests {
     }
 
     proptest! {
-        /// As a plain map of intervals has it.
+        /// Objects are found as in a plain map of intervals.
         #[test]
         fn objects_are_found_as_in_a_map(steps in prop::collection::vec((0u64..600, 1u64..700, any::<bool>()), 1..200)) {
             let mut heap = Heap::default();

@@ -45,7 +45,7 @@ extern "C" fn __tsan_write_range(address: usize, bytes: usize) {
     access(address, bytes, true);
 }
 
-/// Each object file's constructor calls it. The recorder begins by its own (`entry`).
+/// Does nothing: each object file's constructor calls it. The recorder begins by its own (`entry`).
 #[unsafe(no_mangle)]
 extern "C" fn __tsan_init() {}
 

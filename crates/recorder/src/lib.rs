@@ -1,5 +1,5 @@
-//! What a program compiled with `-fsanitize=thread` is linked with instead of libtsan: every access
-//! of the program goes through a model of a processor's last-level cache, and what misses there is
+//! What a program compiled with `-fsanitize=thread` is linked with instead of libtsan. Every access
+//! of the program goes through a model of a processor's last-level cache. What misses there is
 //! recorded: that is what memory is asked for.
 //!
 //! - [`settings`]: what is recorded, from the environment (`TERRACE_RECORD=MODE:FILE`).
@@ -8,7 +8,8 @@
 //! - [`calls`]: each thread's call stack, kept by the hooks: the context of an allocation.
 //! - `shim/malloc.c` and [`entry`]: the malloc family, passed on to the allocator behind (a
 //!   preloaded one, or the C library's).
-//! - [`heap`]: the program's objects: where they lie, who made them, how often each was missed.
+//! - [`heap`]: the program's objects: where they lie, which context made them, how often each was
+//!   missed.
 //! - [`recorder`]: all of it behind one lock; [`pages`]: the summary of a recording of the kind
 //!   `pages`.
 //! - [`memory`]: the recorder's own memory, which no malloc of the program's has to do with.

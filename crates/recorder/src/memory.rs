@@ -1,20 +1,20 @@
-//! The recorder's own memory: Doug Lea's malloc over a mapping made by a system call, so that
-//! neither the program's allocator nor a preloaded library that interposes `mmap` has to do with
-//! it. What C code allocates for us (zstd, the C library) comes from here too: `shim/malloc.c`.
+//! The recorder's own memory: Doug Lea's malloc over a mapping made by a system call. So neither
+//! the program's allocator nor a preloaded library that interposes `mmap` has to do with it. What C
+//! code allocates for us (zstd, the C library) comes from here too: `shim/malloc.c`.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::sync::atomic::{AtomicUsize, Ordering::*};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use syscalls::{Sysno, syscall};
 
-/// Address space for it, tried in this order: small limits leave less.
+/// Address space for the recorder's memory, tried in this order: small limits leave less.
 const RESERVES: [usize; 3] = [1 << 40, 32 << 30, 2 << 30];
-/// dlmalloc gets it in steps of this size.
+/// Address space that dlmalloc gets at a time.
 const STEP: usize = 16 << 20;
-/// Before each block of C's: its size and its distance from the start of what dlmalloc gave.
+/// Bytes before each block of C's: its size and its distance from the start of what dlmalloc gave.
 const HEADER: usize = 16;
 
-/// Maps so many bytes, zeroed and touched when used; `None` where there is no room.
+/// Maps `bytes`, zeroed and touched when used; `None` where there is no room.
 pub fn map(bytes: usize) -> Option<*mut u8> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     // SAFETY: a new mapping.
@@ -83,7 +83,7 @@ fn heap() -> MutexGuard<'static, Heap> {
     HEAP.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether a block is one of ours.
+/// Whether a block is of the recorder's own memory.
 #[unsafe(no_mangle)]
 extern "C" fn terrace_recorder_owns(block: usize) -> bool {
     block.wrapping_sub(START.load(Relaxed)) < LEN.load(Relaxed)
@@ -108,7 +108,7 @@ extern "C" fn terrace_recorder_allocate(size: usize, align: usize) -> *mut u8 {
     }
 }
 
-/// How large one of those is.
+/// Size of a block of ours, bytes.
 #[unsafe(no_mangle)]
 extern "C" fn terrace_recorder_size(payload: *const u8) -> usize {
     // SAFETY: it came from `terrace_recorder_allocate` (its address says so), which wrote the
@@ -116,7 +116,7 @@ extern "C" fn terrace_recorder_size(payload: *const u8) -> usize {
     unsafe { payload.cast::<[usize; 2]>().sub(1).read()[0] }
 }
 
-/// Gives one of those back.
+/// Gives a block of ours back.
 #[unsafe(no_mangle)]
 extern "C" fn terrace_recorder_release(payload: *mut u8) {
     // SAFETY: as above.

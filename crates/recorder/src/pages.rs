@@ -1,6 +1,7 @@
-//! The summary of a recording of the kind `pages`: how many of the heap's pages hold so much of the
-//! misses, as the objects lie, and as if the most missed ones lay side by side. As in the benchmark
-//! of objects: all resident pages of the heap count, the most missed objects by misses per byte.
+//! The summary of a recording of the kind `pages`: how many of the heap's pages hold which share of
+//! the misses. It is told as the objects lie, and as if the most missed ones lay side by side. As
+//! in the benchmark of objects, all resident pages of the heap count, and the most missed objects
+//! are those with most misses per byte.
 
 use crate::heap::{Heap, PAGE, Page};
 use serde_json::{Value, json};
@@ -10,7 +11,7 @@ use serde_json::{Value, json};
 pub struct Totals {
     /// Accesses since counting began.
     pub accesses: u64,
-    /// Those that missed.
+    /// Accesses that missed.
     pub misses: u64,
     /// Misses on pages of the heap that lay in no live object.
     pub between: u64,
@@ -45,7 +46,7 @@ pub fn summary(heap: &Heap, totals: &Totals, resident: impl Fn(u64) -> bool) -> 
     found
 }
 
-/// The most missed contexts, with what live objects each has: frames are told by `name`.
+/// The most missed contexts, with the live objects that each has. Frames are told by `name`.
 pub fn contexts(heap: &Heap, most: usize, name: impl Fn(usize) -> String) -> Value {
     let mut misses: Vec<(u64, u64, usize)> = heap
         .contexts()

@@ -18,7 +18,7 @@ pub struct Recorder {
     cache: Option<Cache>,
     /// Accesses since the program began.
     clock: u64,
-    /// What it was when counting began.
+    /// Value of `clock` when counting began.
     begun: u64,
     counting: bool,
     /// Objects, where they are asked for.
@@ -33,7 +33,7 @@ pub struct Recorder {
     broken: Option<io::Error>,
 }
 
-/// Where misses go.
+/// What is done with misses.
 enum Sink {
     /// The summary at the end.
     Pages,
@@ -45,7 +45,8 @@ enum Sink {
 }
 
 impl Recorder {
-    /// Begins one, of this process and its command line. `name` is how a return address is written.
+    /// Begins a recording, of this process and its command line. `name` is how a return address is
+    /// written.
     ///
     /// # Errors
     /// If there is no memory, or the file cannot be written.
@@ -120,7 +121,7 @@ impl Recorder {
         Ok(recorder)
     }
 
-    /// Whether every access is told of, also one to the line of the last.
+    /// Whether every access is told of, also an access to the line of the last.
     pub fn wants_all(&self) -> bool {
         self.cache.is_none()
     }
@@ -130,7 +131,7 @@ impl Recorder {
         self.heap.as_ref().map(|_| self.settings.depth)
     }
 
-    /// Counting begins, if it has not.
+    /// Begins counting, if it has not begun.
     pub fn start(&mut self) {
         if !self.counting {
             self.counting = true;
@@ -149,7 +150,7 @@ impl Recorder {
         self.broken = Some(error);
     }
 
-    /// Writes it, where events are written; the number of its object there.
+    /// Writes an event, where events are written. Returns the number of its object there.
     fn event(&mut self, event: impl FnOnce(u64) -> Event) -> u32 {
         let Sink::Objects(writer) = &mut self.sink else { return 0 };
         match writer.append(event(self.clock), self.clock) {
@@ -161,12 +162,12 @@ impl Recorder {
         }
     }
 
-    /// So many accesses went to the line of the one before, which is met in the cache.
+    /// Counts accesses to the line of the one before, which are met in the cache.
     pub fn passed(&mut self, accesses: u64) {
         self.clock += accesses;
     }
 
-    /// An access.
+    /// Counts an access.
     pub fn access(&mut self, address: u64, bytes: u64, written: bool) {
         self.clock += 1;
         if let Start::After(accesses) = self.settings.start
@@ -211,8 +212,8 @@ impl Recorder {
         }
     }
 
-    /// How many are passed over until the next: at random, so that no loop's own period is met; one
-    /// of so many on average.
+    /// How many misses are passed over until the next: at random, so that no loop's own period is
+    /// met. On average one in `period` is written.
     fn distance(&mut self) -> u64 {
         // Of 0 to 2 (period - 1), all alike. The generator is Knuth's (The Art of Computer
         // Programming 2, 3.3.4).
@@ -236,7 +237,7 @@ impl Recorder {
         Some(context)
     }
 
-    /// An object came into being, made by a call with these return addresses.
+    /// Notes that an object came into being, made by a call with these return addresses.
     pub fn born(&mut self, address: u64, bytes: u64, usable: u64, frames: &[usize]) {
         let Some(context) = self.context(frames) else { return };
         // What still lies there went without our being told.
@@ -255,7 +256,7 @@ impl Recorder {
         }
     }
 
-    /// An object went.
+    /// Notes that an object was freed.
     pub fn dies(&mut self, address: u64) {
         let id = self.leaves(address);
         if id != 0 {
@@ -263,12 +264,12 @@ impl Recorder {
         }
     }
 
-    /// A realloc begins: the object's number, or 0.
+    /// Notes that a realloc begins. Returns the object's number, or 0.
     pub fn leaves(&mut self, address: u64) -> ObjectId {
         self.heap.as_mut().map_or(0, |heap| heap.lift(address))
     }
 
-    /// It left one at the same address, with another size.
+    /// Notes that a realloc left its object at the same address, with another size.
     pub fn stays(&mut self, id: ObjectId, bytes: u64, usable: u64) {
         let Some(heap) = &mut self.heap else { return };
         heap.put(id, bytes, usable);
@@ -276,7 +277,7 @@ impl Recorder {
         self.event(|clock| Event::Resized { object, bytes, clock });
     }
 
-    /// It gave up the old one.
+    /// Notes that a realloc gave up its old object.
     pub fn left(&mut self, id: ObjectId) {
         let Some(heap) = &mut self.heap else { return };
         let object = heap.object(id).traced;

@@ -6,33 +6,33 @@ use terrace_trace::cache::Cache;
 /// What becomes of the misses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// A summary at the end: how many pages hold how much of them.
+    /// A summary at the end: how many pages hold which share of the misses.
     Pages,
-    /// One by one, by page (`terrace_trace::accesses`).
+    /// The misses one by one, by page (`terrace_trace::accesses`).
     Trace,
-    /// One by one, by object, and all objects (`terrace_trace::objects`).
+    /// The misses one by one, by object, and all objects (`terrace_trace::objects`).
     Objects,
 }
 
-/// From when on misses count. The cache is filled from the beginning.
+/// When misses begin to count. The cache is filled from the beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
-    /// From the beginning.
+    /// From the program's beginning.
     Now,
     /// When the program calls `terrace_record_start`.
     Call,
     /// At the first SIGUSR2; the second ends the recording.
     Signal,
-    /// After so many accesses.
+    /// After this many accesses.
     After(u64),
 }
 
-/// All of it.
+/// All settings of a recording.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// `TERRACE_RECORD`, before the colon.
     pub mode: Mode,
-    /// And after it.
+    /// File of the recording: `TERRACE_RECORD`, after the colon.
     pub file: PathBuf,
     /// `TERRACE_RECORD_CACHE`: bytes of the modelled cache; 0: there is none, every access is
     /// recorded.
@@ -41,24 +41,26 @@ pub struct Settings {
     pub start: Start,
     /// `TERRACE_RECORD_DEPTH`: return addresses that make a context.
     pub depth: usize,
-    /// `TERRACE_RECORD_PERIOD`: one of so many misses is written, at random; 1: all. Summaries
+    /// `TERRACE_RECORD_PERIOD`: one of this many misses is written, at random; 1: all. Summaries
     /// count all.
     pub period: u64,
     /// `TERRACE_RECORD_LIMIT`: bytes that a trace may grow to.
     pub limit: u64,
 }
 
-/// That of the benchmark of objects (`terrace-bench objects`).
+/// Bytes of the modelled cache where nothing is said: as in the benchmark of objects
+/// (`terrace-bench objects`).
 const CACHE_BYTES: usize = 4 << 20;
-/// As many as `terrace run --allocator context` looks at.
+/// Return addresses of a context where nothing is said: as many as `terrace run --allocator
+/// context` looks at.
 const DEPTH: usize = 4;
-/// Some 400 million misses.
+/// Bytes that a trace may grow to where nothing is said: some 400 million misses.
 const LIMIT: u64 = 1 << 30;
 /// The most frames of a context.
 pub const DEPTH_MAX: usize = 16;
 
 impl Settings {
-    /// Reads them by name; `None` if nothing is to be recorded.
+    /// Reads the settings by name; `None` if nothing is to be recorded.
     ///
     /// # Errors
     /// What is wrong, and what would be right.

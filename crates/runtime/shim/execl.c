@@ -1,6 +1,7 @@
 /*
- * execl, execle and execlp: their arguments as a list, which is on the stack as in the C library, since a child of vfork may
- * call them. In C because the functions have any number of arguments. What they end in is interposed.
+ * execl, execle and execlp: their arguments as a list, which is on the stack as in the C library,
+ * since a child of vfork may call them. They are in C because the functions have any number of
+ * arguments. The functions that they end in are interposed.
  */
 #define _GNU_SOURCE
 #include <stdarg.h>

@@ -1,5 +1,5 @@
 //! Memory for the codecs, which are C and call `malloc` by name. That name may be the program's own
-//! allocator: its memory is managed, and after a fork its locks are held until its own handlers
+//! allocator. Its memory is managed, and after a fork its locks are held until its own handlers
 //! have run. So the codecs' calls come here (`--wrap`, see build.rs), and get memory of the
 //! library's own.
 

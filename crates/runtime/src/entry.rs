@@ -1,9 +1,9 @@
 //! The exported malloc family.
 //!
-//! The functions themselves are in alloc's C shim and Rust; a cdylib exports only Rust's own
+//! The functions themselves are in alloc's C shim and Rust. A cdylib exports only Rust's own
 //! symbols, so each public name is one jump to the real function. Those that allocate pass on their
-//! caller, behind their own arguments: what the call returns to, the stack pointer before it, and
-//! the frame pointer register (the crate `context`).
+//! caller, behind their own arguments. That is the return address, the stack pointer before the
+//! call, and the frame pointer register (the crate `context`).
 
 use std::arch::naked_asm;
 use std::ffi::c_void;
@@ -25,9 +25,9 @@ macro_rules! jumps {
 }
 pub(crate) use jumps;
 
-/// `malloc`: what is small, on a thread that groups nothing and has nothing else to do, is
-/// jemalloc's at once; else as those below.
-// SAFETY: reads the thread's state and a flag; a tail jump passes the argument on as it is, and
+/// `malloc`. A small object, on a thread that groups nothing and has nothing else to do, is
+/// jemalloc's at once. Everything else goes as the functions below.
+// SAFETY: reads the thread's state and a flag. A tail jump passes the argument on as it is, and
 // three more after two that do not count.
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
@@ -53,14 +53,14 @@ unsafe extern "C" fn malloc() {
     naked_asm!("mov x3, x30", "mov x4, sp", "mov x5, x29", "b terrace_malloc");
 }
 
-/// As in the shim.
+/// Size, bytes, below which threads mostly have free blocks at hand; as in the shim.
 #[cfg(target_arch = "x86_64")]
 const SMALL: usize = 32 << 10;
 
 macro_rules! allocating_jumps {
     ($($public:ident => $target:ident;)*) => {$(
         // SAFETY: a tail jump passes every argument on as it is, of which there are at most three,
-        // and three more; the target has the public function's signature with those.
+        // and three more. The target has the public function's signature with those.
         #[unsafe(naked)]
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $public() {
@@ -139,7 +139,7 @@ unsafe extern "C" {
     fn terrace_next_mallinfo2() -> Option<extern "C" fn() -> MallocInfo<usize>>;
 }
 
-/// `malloc_trim`: free pages go back to the system; 1 if any may have.
+/// `malloc_trim`: gives free pages back to the system. Returns 1 if any may have been.
 #[unsafe(no_mangle)]
 extern "C" fn malloc_trim(pad: usize) -> i32 {
     // SAFETY: reads what was decided at the first allocation; so below.
@@ -195,8 +195,8 @@ extern "C" fn mallinfo() -> MallocInfo<i32> {
         .map_or_else(|| malloc_info_of(|bytes| bytes.min(i32::MAX as usize) as i32), |next| next())
 }
 
-/// `mallopt`: glibc's tunables mean nothing here; accepted, as jemalloc does nothing worse without
-/// them.
+/// `mallopt`: glibc's tunables mean nothing here. They are accepted, as jemalloc does nothing worse
+/// without them.
 #[unsafe(no_mangle)]
 extern "C" fn mallopt(parameter: i32, value: i32) -> i32 {
     // SAFETY: as above.

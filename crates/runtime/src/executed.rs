@@ -1,8 +1,8 @@
-//! What the program executes: a file that the preload cannot come into goes without it, and without
-//! complaints of its loader.
+//! What the program executes: a file that cannot load the preload is executed without it, and
+//! without complaints of its loader.
 //!
 //! The examination is that of `terrace run` (`terrace_reach`). It is made where the program calls
-//! the exec family or `posix_spawn`, by name or number; what the C library executes itself
+//! the exec family or `posix_spawn`, by name or number. What the C library executes itself
 //! (`system`, `popen`, `wordexp`) is the system's shell, whose own calls come here again.
 //!
 //! Such calls are made between fork and exec, in children of vfork that share the program's memory,
@@ -43,13 +43,13 @@ static EXECVEAT: Next = Next::new(c"execveat");
 static POSIX_SPAWN: Next = Next::new(c"posix_spawn");
 static POSIX_SPAWNP: Next = Next::new(c"posix_spawnp");
 
-/// What is known from the start on.
+/// What is looked up at the start.
 struct Known {
     /// The file name of this library, by which it is told from the user's own preloads.
     library: Vec<u8>,
-    /// Where it is written down what was executed without it, with a NUL.
+    /// The file that lists what was executed without the library, with a NUL.
     list: Option<String>,
-    /// The process of `terrace run`.
+    /// Process id of `terrace run`.
     run: Option<i32>,
 }
 
@@ -59,7 +59,7 @@ unsafe extern "C" {
     static environ: Strings;
 }
 
-/// Learns all that is needed later, when nothing may be looked up any more.
+/// Looks up all that is needed later, when nothing may be looked up any more.
 pub fn learn() {
     for function in
         [&EXECVE, &EXECV, &EXECVP, &EXECVPE, &FEXECVE, &EXECVEAT, &POSIX_SPAWN, &POSIX_SPAWNP]
@@ -77,8 +77,8 @@ pub fn learn() {
         }
         CStr::from_ptr(about.assume_init().dli_fname).to_bytes()
     };
-    // SAFETY: reads what the kernel has told this process. With rights that its caller has not, the
-    // environment is that caller's.
+    // SAFETY: reads what the kernel has told this process. If the program has more rights than its
+    // caller, the environment is that caller's.
     let trusted = unsafe { libc::getauxval(libc::AT_SECURE) } == 0;
     let text = |name: &str| std::env::var(name).ok().filter(|text| trusted && !text.is_empty());
     let _ = KNOWN.set(Known {
@@ -89,11 +89,11 @@ pub fn learn() {
     });
 }
 
-/// A program that is not of the run is not told of it.
+/// The variable that tells a program of the run; one outside the run does not get it.
 const RUN: &[u8] = b"TERRACE_RUN_DIR=";
 
-/// Calls `execute` with the environment that the program at `place` is to have: the one given, or
-/// one without this library if it cannot come in.
+/// Calls `execute` with the environment for the program at `place`. That is the one given, or one
+/// without this library if it cannot come in.
 fn executing<R>(
     place: Option<Place<'_>>,
     name: Named,
@@ -114,8 +114,8 @@ fn found_out_of_reach(
 ) -> Option<&'static Known> {
     let known = KNOWN.get()?;
     let _errno = sys::ErrnoKept::new();
-    // The kernel refuses a list that cannot be read. Where the program has a filter, that is not
-    // tried.
+    // The kernel refuses a list that cannot be read. Where the program has a seccomp filter,
+    // nothing is tried.
     let may_look = pager().is_some_and(|pager| !pager.is_shut_down());
     if may_look
         && !environment.is_null()
@@ -146,8 +146,8 @@ fn found_out_of_reach(
     Some(known)
 }
 
-/// What the program calls the file: read only once a file was found by it, for the kernel refuses
-/// what cannot be read.
+/// The program's name for a file. It is read only once the file was found, because the kernel
+/// refuses what cannot be read.
 #[derive(Clone, Copy)]
 struct Named {
     path: *const c_char,
@@ -168,7 +168,7 @@ impl Named {
     }
 }
 
-/// What `execvp` would execute.
+/// The place of the file that `execvp` would execute.
 fn searched(name: *const c_char, found: &mut Found) -> Option<Place<'_>> {
     if name.is_null() || KNOWN.get().is_none() {
         return None;
@@ -296,8 +296,7 @@ fn spawned(spawn: impl Fn() -> i32) -> i32 {
 }
 
 /// `posix_spawn`. A relative path is looked up here, where the file actions may change the
-/// directory first: then it is another file, or none, that is examined. (Most callers give an
-/// absolute one.)
+/// directory first: then another file, or none, is examined. (Most callers give an absolute one.)
 #[unsafe(no_mangle)]
 extern "C" fn posix_spawn(
     pid: *mut libc::pid_t,

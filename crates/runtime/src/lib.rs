@@ -1,11 +1,17 @@
 //! libterrace.so: one process's Terrace, preloaded into an unmodified program.
 //!
 //! Wires allocator and pager together, takes the settings from the environment, and interposes what
-//! a program does to its memory and processes: [`entry`] exports the malloc family, [`mappings`]
-//! interposes the `mmap` family, [`segments`] knows static data and the break, [`pin`] what the
-//! kernel must find in place, [`linked`] exports what linked programs call, [`processes`] fork and
-//! what may not be missed, [`executed`] what the program executes, [`privileges`] the calls before
-//! which everything must be open. Nothing here aborts the program or prints more than a line.
+//! a program does to its memory and processes:
+//! - [`entry`] exports the malloc family;
+//! - [`mappings`] interposes the `mmap` family;
+//! - [`segments`] manages static data and the break;
+//! - [`pin`] keeps in DRAM what the kernel must find there;
+//! - [`linked`] exports what linked programs call;
+//! - [`processes`] interposes fork, and calls that must not be missed;
+//! - [`executed`] interposes what the program executes;
+//! - [`privileges`] interposes the calls before which everything must be open.
+//!
+//! Nothing here aborts the program or prints more than a line.
 
 mod codecs;
 mod current;
@@ -41,7 +47,7 @@ extern "C" fn begin() {
     executed::learn();
     PROCESS.store(sys::process_id(), Relaxed);
     sys::learn_standard_error();
-    // Not to whatever has number 2 by then.
+    // By then, descriptor 2 may lead elsewhere.
     std::panic::set_hook(Box::new(|panic| sys::warn(&panic.to_string())));
     // SAFETY: jemalloc's own variable, which is read when it has something to say; this is before
     // the program's first thread.
@@ -58,8 +64,8 @@ unsafe extern "C" {
     static mut _rjem_malloc_message: Option<extern "C" fn(*mut c_void, *const c_char)>;
 }
 
-/// What jemalloc says by itself. (What the program asks it for goes to wherever number 2 leads: see
-/// `entry`.)
+/// Writes what jemalloc reports by itself. (What the program asks it for goes to wherever
+/// descriptor 2 leads: see `entry`.)
 extern "C" fn jemalloc_says(_: *mut c_void, text: *const c_char) {
     // SAFETY: jemalloc passes text that ends with a NUL.
     sys::write_to_standard_error(unsafe { CStr::from_ptr(text) }.to_bytes());
@@ -73,7 +79,7 @@ static BEGIN: extern "C" fn() = begin;
 extern "C" fn end() {
     if let Some(pager) = pager() {
         pager.publish_counts();
-        // A filter of the program's might end it for what this takes.
+        // A seccomp filter of the program's might end it for the calls that this takes.
         if !pager.is_shut_down() {
             terrace_alloc::enter_internal();
             grouped::tell_sites(pager);
@@ -91,17 +97,17 @@ static END: extern "C" fn() = end;
 fn set_up() -> Result<(), String> {
     // SAFETY: reads what the kernel has told this process.
     if unsafe { libc::getauxval(libc::AT_SECURE) } != 0 {
-        // A program that has rights which its caller has not (setuid, setgid, file capabilities),
-        // and is linked with the library: the environment is that caller's. It is an allocator
-        // there and nothing else.
+        // A program that has more rights than its caller (setuid, setgid, file capabilities), and
+        // is linked with the library: the environment is that caller's. There the library is only
+        // an allocator.
         return Ok(());
     }
     let settings =
         Settings::from_environment(|name| std::env::var(name).ok()).map_err(|e| e.to_string())?;
     if !settings.children && settings.run_pid.is_some_and(|run| sys::parent_id() as u32 != run) {
         // --no-children, and this program was executed by a child. The library stays preloaded,
-        // because the program itself may execute another in its place; here it is an
-        // allocator and nothing else.
+        // because the program itself may execute another in its place. Here it is only an
+        // allocator.
         return Ok(());
     }
     let strict = settings.strict;
@@ -125,7 +131,7 @@ fn set_up() -> Result<(), String> {
     let pager = Pager::create(settings, host)?;
     zone::attach(pager);
     if is_allocator_ours() {
-        // A program with an allocator of its own may have a use for rseq areas of its own.
+        // A program that keeps its own allocator may use rseq areas of its own.
         terrace_alloc::begin_rseq();
     } else {
         pager.make_thread_storage();
@@ -138,7 +144,7 @@ fn set_up() -> Result<(), String> {
         pager.start();
         pager.start_timers();
         if pager.mode() == Mode::Failed {
-            // --strict: better not at all than unmanaged. Before main nothing can be lost.
+            // --strict: better not to run than to run unmanaged. Before main nothing can be lost.
             processes::exit_now(125);
         }
     }
@@ -152,9 +158,9 @@ fn is_allocator_ours() -> bool {
     base_of(calloc) == base_of(is_allocator_ours as *const c_void)
 }
 
-/// For measurements under `TERRACE_TRACE_FAULTS=1` (`terrace-bench fault-steps`): when the last
-/// fault on the page at `address` was read by its handler, and when each of its steps was over.
-/// False if that is not known.
+/// For measurements under `TERRACE_TRACE_FAULTS=1` (`terrace-bench fault-steps`). Tells when the
+/// last fault on the page at `address` was read by its handler, and when each of its steps was
+/// over. False if that is not known.
 #[unsafe(no_mangle)]
 extern "C" fn terrace_fault_times(
     address: usize,
@@ -168,7 +174,7 @@ extern "C" fn terrace_fault_times(
 
 static DLCLOSE: Next = Next::new(c"dlclose");
 
-/// `dlclose`: what is known of a library's code goes with it.
+/// `dlclose`: drops what is known of the library's code.
 #[unsafe(no_mangle)]
 extern "C" fn dlclose(library: *mut c_void) -> i32 {
     let real = DLCLOSE.get();

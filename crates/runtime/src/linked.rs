@@ -1,5 +1,5 @@
-//! What `include/terrace.h` declares, for programs that know what they are about to touch, and what
-//! belongs together. `mnalloc` itself is in [`crate::entry`].
+//! What `include/terrace.h` declares, for programs that know what they are about to touch, and
+//! which objects belong together. `mnalloc` itself is in [`crate::entry`].
 
 use crate::current::pager;
 use terrace_alloc::placement::{self, ArenaFigures, ArenaId};
@@ -7,7 +7,7 @@ use terrace_os::untagged;
 use terrace_pager::{Expectation, Mode};
 
 /// Restores the evicted pages of a range now. Safe with any address, also from signal handlers;
-/// `errno` stays as it was.
+/// keeps `errno`.
 #[unsafe(no_mangle)]
 extern "C" fn terrace_touch(pointer: usize, len: usize) {
     if let Some(pager) = pager() {
@@ -15,7 +15,7 @@ extern "C" fn terrace_touch(pointer: usize, len: usize) {
     }
 }
 
-/// Begins to bring the evicted pages of a range back, while the caller goes on.
+/// Begins to restore the evicted pages of a range, while the caller goes on.
 #[unsafe(no_mangle)]
 extern "C" fn terrace_prefetch(pointer: usize, len: usize) {
     if let Some(pager) = pager() {
@@ -29,7 +29,7 @@ fn fail(error: i32) -> i32 {
     -1
 }
 
-/// How a range will be used: normally, often, seldom, soon, or whenever that is, it stays in DRAM.
+/// Sets how a range will be used: normally, often, seldom, or soon; or that it stays in DRAM.
 #[unsafe(no_mangle)]
 extern "C" fn terrace_advise(pointer: usize, len: usize, advice: i32) -> i32 {
     let Some(pager) = pager().filter(|pager| pager.mode() != Mode::Failed && len > 0) else {
@@ -53,22 +53,22 @@ extern "C" fn terrace_advise(pointer: usize, len: usize, advice: i32) -> i32 {
     0
 }
 
-/// Makes an arena; 0 without memory.
+/// Makes an arena. Returns 0 without memory.
 #[unsafe(no_mangle)]
 extern "C" fn terrace_arena_create(kind: usize, what: usize) -> ArenaId {
     placement::create(kind, what)
 }
 
-/// Frees all of an arena; −1 and EINVAL if there is none.
+/// Frees all objects of an arena, and ends it. Returns −1 with EINVAL if there is none.
 #[unsafe(no_mangle)]
 extern "C" fn terrace_arena_destroy(arena: ArenaId) -> i32 {
     if placement::destroy(arena) { 0 } else { fail(libc::EINVAL) }
 }
 
-/// Tells how much an arena holds; −1 and EINVAL if there is none.
+/// Tells how much an arena holds. Returns −1 with EINVAL if there is none.
 ///
 /// # Safety
-/// `figures` may be written.
+/// `figures` points to writable memory.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn terrace_arena_query(arena: ArenaId, figures: *mut ArenaFigures) -> i32 {
     match placement::query(arena) {
@@ -87,7 +87,7 @@ extern "C" fn terrace_arena_of(object: usize) -> ArenaId {
     placement::arena_at(object)
 }
 
-/// From now on misuse is told of on standard error, or is not.
+/// Switches the reports of misuse on standard error on or off.
 #[unsafe(no_mangle)]
 extern "C" fn terrace_check(on: i32) {
     placement::check(on != 0);

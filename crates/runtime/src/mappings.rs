@@ -54,14 +54,14 @@ pub(crate) fn kernel(number: libc::c_long, args: [usize; 6]) -> Result<usize, Er
 }
 
 /// The pager, in the process whose memory it manages. A process that shares the memory (a child of
-/// `vfork`, of clone with CLONE_VM) may be killed at any time and would leave our locks taken: what
-/// it does, the kernel tells us.
+/// `vfork`, or of clone with CLONE_VM) may be killed at any time. It would leave our locks taken.
+/// The kernel's events tell us what such a process does.
 pub(crate) fn pager() -> Option<&'static Pager> {
     crate::current::pager().filter(|pager| pager.serves_this_process())
 }
 
-/// The pager, if it manages any of a range. Of one that does not begin at a page there is nothing
-/// to say: the kernel refuses it.
+/// The pager, if it manages any of a range. `None` for a range that does not begin at a page: the
+/// kernel refuses it.
 fn manager_of(start: usize, len: usize) -> Option<&'static Pager> {
     pager().filter(|pager| len > 0 && start.is_multiple_of(PAGE) && pager.manages(start, len))
 }
@@ -132,8 +132,8 @@ fn map(
     pointer(result)
 }
 
-/// The kernel mapped something where there was room. If that is managed, it was unmapped past us
-/// (by an instruction of the program's own), and what is there now is something else.
+/// Stops managing a range in which the kernel placed a mapping by itself. If it was managed, it was
+/// unmapped past us (by an instruction of the program's own), and holds something else now.
 fn forget(start: usize, len: usize) {
     if let Some(pager) = manager_of(start, len) {
         pager.forget(start, len);
@@ -162,7 +162,7 @@ fn attach(segment: i32, address: usize, flags: i32) -> *mut c_void {
     pointer(result)
 }
 
-/// How much a segment of shared memory takes where it is attached.
+/// Bytes that a segment of shared memory takes where it is attached.
 fn segment_bytes(segment: i32) -> Option<usize> {
     let mut told = std::mem::MaybeUninit::<libc::shmid_ds>::zeroed();
     kernel(
@@ -244,8 +244,8 @@ extern "C" fn mremap(
     pointer(result)
 }
 
-/// What came of `pieces` of a mapping that is now at `moved` is managed as it was before, and no
-/// more; what it grew by is like its end.
+/// Manages what came of `pieces` of a mapping, now at `moved`, as before, and no more. What it grew
+/// by is managed like its end.
 fn manage_remapped(
     pager: &Pager,
     pieces: &[Range],
@@ -308,7 +308,7 @@ fn advise(address: *mut c_void, len: usize, advice: i32) -> i32 {
     status(advise_with(address as usize, len, advice, act))
 }
 
-/// Advice that `act` gives to the kernel, and what it means for page states.
+/// Gives advice to the kernel by `act`, and updates page states accordingly.
 fn advise_with(
     start: usize,
     len: usize,
@@ -326,8 +326,8 @@ fn advise_with(
         libc::MADV_DONTFORK | libc::MADV_DOFORK => {
             pager.inherit(start, size, advice == libc::MADV_DOFORK, || act(given, len, advice))
         }
-        // What a child sees, or what the kernel does to pages one by one, would no longer be ours
-        // to know. (A child could not be told whether its zeros are the kernel's.)
+        // What a child sees, or what the kernel does to single pages, would no longer be known to
+        // us. (A child could not tell whether its zeros are the kernel's.)
         libc::MADV_WIPEONFORK | libc::MADV_REMOVE | libc::MADV_HWPOISON | MADV_GUARD_INSTALL => {
             pager.unmanage(start, size);
             act(given, len, advice)
@@ -337,8 +337,8 @@ fn advise_with(
 }
 
 /// MADV_FREE. A page that the kernel may free at any time could vanish from staging, where no
-/// thread would answer its fault: what is managed is freed at once, by one call. A second one would
-/// take what is written after the first.
+/// thread would answer its fault. So managed memory is discarded at once, by one call. A second
+/// call would discard what is written after the first.
 fn free(
     pager: &Pager,
     start: usize,
@@ -414,9 +414,9 @@ extern "C" fn process_madvise(
     done
 }
 
-/// `ioctl`: what a program gives to a userfaultfd of its own, or moves away with one, is its own to
-/// manage from then on. (One range has room for one userfaultfd, and what we had evicted would be
-/// missing to it.)
+/// `ioctl`. Memory that a program gives to a userfaultfd of its own, or moves with one, is its own
+/// to manage from then on. (A range has room for one userfaultfd, and pages that we had evicted
+/// would be missing to it.)
 #[unsafe(no_mangle)]
 extern "C" fn ioctl(fd: i32, request: libc::c_ulong, argument: usize) -> i32 {
     if let Some((start, len)) = sys::range_of_uffd_call(request, argument)
@@ -487,7 +487,7 @@ extern "C" fn __wrap_mprotect(address: *mut c_void, len: usize, prot: i32) -> i3
     status(kernel(libc::SYS_mprotect, [address as usize, len, prot as usize, 0, 0, 0]))
 }
 
-/// What jemalloc maps for itself, its metadata above all, lies in one range of ours: see
+/// A range of ours for what jemalloc maps for itself, above all its metadata: see
 /// `terrace_os::space`.
 mod metadata {
     use std::sync::atomic::{AtomicUsize, Ordering::*};
@@ -496,21 +496,22 @@ mod metadata {
 
     const RANGE: usize = 1 << 40;
     const RESERVED: usize = 64 << 20;
-    /// jemalloc wants blocks of this size at a multiple of it, and maps more than it needs where
-    /// they are not.
+    /// Size and alignment of jemalloc's blocks, bytes. It maps more than it needs where a block is
+    /// not aligned.
     const BLOCK: usize = 2 << 20;
-    /// Where the program has mapped something in the range.
+    /// Maximum number of attempts, where the program has mapped something in the range.
     const TRIES: usize = 8;
 
     static START: AtomicUsize = AtomicUsize::new(0);
     static FIRST: AtomicUsize = AtomicUsize::new(0);
-    /// Begins at [`NOT_YET`].
+    /// Bytes handed out; [`NOT_YET`] before the first.
     static USED: AtomicUsize = AtomicUsize::new(NOT_YET);
     const NOT_YET: usize = usize::MAX;
     const BEING_MADE: usize = usize::MAX - 1;
     const NONE: usize = usize::MAX - 2;
 
-    /// Takes no lock, for a fork may come at any time. `None`: there is no range, or it is used up.
+    /// Maps `len` bytes of the range. Takes no lock, for a fork may come at any time. `None`: there
+    /// is no range, or it is used up.
     pub fn map(len: usize) -> Option<Result<usize, Errno>> {
         begin();
         let mut result = Err(Errno::ENOMEM);
@@ -527,7 +528,8 @@ mod metadata {
         Some(result)
     }
 
-    /// The first allocation of all gets here, before the program has a second thread.
+    /// Makes the range. The first allocation of all gets here, before the program has a second
+    /// thread.
     fn begin() {
         if USED.compare_exchange(NOT_YET, BEING_MADE, AcqRel, Acquire).is_err() {
             return;
@@ -540,7 +542,7 @@ mod metadata {
         USED.store(if span.is_some() { 0 } else { NONE }, Release);
     }
 
-    /// Where `len` bytes are.
+    /// Takes `len` bytes of the range; returns where they are.
     fn take(len: usize) -> Option<usize> {
         let mut used = USED.load(Acquire);
         loop {

@@ -1,11 +1,11 @@
-//! The C library's functions behind those that are interposed, and how their answers are given.
+//! The C library's functions behind those that are interposed, and the form of their results.
 
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering::*};
 use terrace_os as sys;
 
-/// The next definition of a function behind ours: the C library's. Looked up once, for after a fork
-/// the lookup may not be possible.
+/// The next definition of a function behind ours: the C library's. It is looked up once, because
+/// that may be impossible after a fork.
 pub(crate) struct Next {
     name: &'static CStr,
     found: AtomicPtr<c_void>,
@@ -16,7 +16,7 @@ impl Next {
         Next { name, found: AtomicPtr::new(std::ptr::null_mut()) }
     }
 
-    /// Null if there is none.
+    /// Address of the function; null if there is none.
     pub fn get(&self) -> *mut c_void {
         let found = self.found.load(Acquire);
         if !found.is_null() {
@@ -30,7 +30,7 @@ impl Next {
     }
 }
 
-/// While it lives, this thread allocates unmanaged memory.
+/// A guard: while it lives, this thread allocates unmanaged memory.
 pub(crate) struct Internal;
 
 impl Internal {
@@ -46,14 +46,14 @@ impl Drop for Internal {
     }
 }
 
-/// What a call answers that the C library does not have.
+/// Sets `errno` to ENOSYS, and returns `value`: for a call that the C library does not have.
 pub(crate) fn no_such_call<T>(value: T) -> T {
     // SAFETY: the C library's thread-local errno.
     unsafe { *libc::__errno_location() = libc::ENOSYS };
     value
 }
 
-/// A system call's result as the C library has it.
+/// A system call's result in the C library's form: −1, with `errno` set, for an error.
 pub(crate) fn result(result: Result<usize, sys::Errno>) -> libc::c_long {
     match result {
         Ok(value) => value as libc::c_long,

@@ -1,15 +1,16 @@
-//! Memory of the program that the kernel changes at moments when it does not wait for a page: it
-//! must be in place.
+//! Memory of the program that the kernel changes at moments when it does not wait for a page. It
+//! must stay in DRAM.
 //!
-//! The kernel takes a missing page of ours for a bad address in two cases. A thread that is exiting
-//! clears a word in its own stack, for which `pthread_join` waits, and marks the robust mutexes
-//! that it still holds; and some futex operations change the program's words.
+//! The kernel takes a missing page of ours for a bad address in two cases:
+//! - A thread that is exiting clears a word in its own stack, for which `pthread_join` waits. It
+//!   also marks the robust mutexes that it still holds.
+//! - Some futex operations change the program's words.
 
 use crate::current::pager;
 use crate::next::Next;
 use terrace_os::{self as sys, Errno, PAGE, untagged};
 
-/// Keeps memory in DRAM from now on, with the pages that it lies in.
+/// Keeps all pages of a range in DRAM from now on.
 pub fn pin(start: usize, len: usize) {
     let start = untagged(start);
     if let Some(pager) = pager().filter(|pager| pager.manages(start, len)) {
@@ -28,8 +29,8 @@ fn is_changed_by_the_kernel(attributes: *const libc::pthread_mutexattr_t) -> boo
     protocol == libc::PTHREAD_PRIO_INHERIT || robust == libc::PTHREAD_MUTEX_ROBUST
 }
 
-/// `pthread_mutex_init`. Mutexes made without attributes, or without this function, are none that
-/// the kernel changes.
+/// `pthread_mutex_init`. The kernel never changes mutexes made without attributes, or without this
+/// function.
 #[unsafe(no_mangle)]
 extern "C" fn pthread_mutex_init(
     mutex: *mut libc::pthread_mutex_t,
@@ -49,7 +50,7 @@ extern "C" fn pthread_mutex_init(
     real(mutex, attributes)
 }
 
-/// A futex call by number. "Bad address" comes before any effect; where the page was only out, the
+/// A futex call by number. "Bad address" comes before any effect. If the page was only evicted, the
 /// call is made again.
 pub fn futex(args: [usize; 6]) -> Result<usize, Errno> {
     const TRIES: usize = 100;

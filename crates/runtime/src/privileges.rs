@@ -1,9 +1,9 @@
 //! The calls by which a program gives up what Terrace needs to start: user ids, groups,
 //! capabilities, the root directory, namespaces.
 //!
-//! What the companion has opened it keeps, and so it goes on after such a call. So it is made
-//! before the first of them, however little memory the program has by then. A program that makes
-//! none pays nothing.
+//! The companion keeps what it has opened, and so goes on after such a call. So it is made before
+//! the first of them, however little memory the program has by then. A program that makes no such
+//! call pays nothing.
 
 use crate::current::{PROCESS, pager};
 use crate::next::{Next, result};
@@ -14,8 +14,9 @@ use terrace_pager::Mode;
 
 /// Has the companion made, if there will ever be one.
 fn start_first() {
-    // A child of vfork has its parent's memory, and another program in a moment. It may have no
-    // thread area of its own (browsers' sandboxes make such children), and so no errno either.
+    // A child of vfork has its parent's memory, and becomes another program in a moment. It may
+    // have no thread area of its own (browsers' sandboxes make such children), and so no errno
+    // either.
     if PROCESS.load(Relaxed) != sys::process_id() {
         return;
     }
@@ -88,7 +89,7 @@ fn takes_away(namespaces: i32) -> bool {
     namespaces & (libc::CLONE_NEWUSER | libc::CLONE_NEWNS | libc::CLONE_NEWPID) != 0
 }
 
-/// Before a call by number: what is interposed by name must not slip through.
+/// Handles a call by number that gives up rights: what is interposed by name must not slip through.
 pub fn before_call(number: libc::c_long, a: usize, b: usize) {
     let [first, second] = [a as u32, b as u32];
     let gives_up = match number {
@@ -110,7 +111,8 @@ pub fn before_call(number: libc::c_long, a: usize, b: usize) {
     }
 }
 
-/// Before `prctl`: a process that may not be dumped has no pagemap to open, unless it is root's.
+/// Handles `prctl` before it is made. A process that may not be dumped has no pagemap to open,
+/// unless it is root's.
 pub fn before_prctl(option: i32, value: usize) {
     if option == libc::PR_SET_DUMPABLE && value == 0 {
         start_first();

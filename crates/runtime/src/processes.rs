@@ -1,15 +1,15 @@
 //! fork in all its forms, and the calls after which our threads could no longer do their work.
 //!
-//! Our fork handlers must be the first ever registered: then they run last before the fork (when
-//! every other library, jemalloc included, holds its locks and no thread can be inside our hooks)
-//! and first after it in the child (before any other library touches memory that may be evicted).
-//! Hence the interposed `__register_atfork`.
+//! Our fork handlers must be the first ever registered. Then they run last before the fork: every
+//! other library, jemalloc included, holds its locks, and no thread can be inside our hooks. And
+//! they run first after it in the child, before any other library touches memory that may be
+//! evicted. Hence the interposed `__register_atfork`.
 //!
-//! Before them, in the child, the C library touches memory of its own, which would read as zeros,
-//! and be zeros from then on, if it were evicted (glibc 2.36, `fork` and `reclaim_stacks`): the
-//! locks of open streams, which we touch before the fork; the list of fork handlers, tables
-//! of thread-specific values, and the descriptions of threads on stacks of the program, which we
-//! see to it are never evicted.
+//! In the child, before our handlers, the C library touches memory of its own (glibc 2.36, `fork`
+//! and `reclaim_stacks`). If that were evicted, it would read as zeros, and stay zeros:
+//! - the locks of open streams, which we touch before the fork;
+//! - the list of fork handlers, tables of thread-specific values, and the descriptions of threads
+//!   on stacks of the program. We make sure that these are never evicted.
 
 use crate::current::{PROCESS, pager};
 use crate::next::{Internal, Next, no_such_call, result};
@@ -46,7 +46,7 @@ pub fn register_fork_handlers() {
     if DONE.swap(true, AcqRel) {
         return;
     }
-    // What a child or our own threads call there must be known by then.
+    // Functions that a child or our own threads call there must be looked up by then.
     for function in
         [&CLONE, &FORK, &SYSCALL, &SYSTEM, &POPEN, &PTHREAD_CREATE, &PTHREAD_SETSPECIFIC]
     {
@@ -65,7 +65,7 @@ pub fn register_fork_handlers() {
     }
 }
 
-/// What `pthread_atfork` calls (it is linked into each library statically).
+/// The function that `pthread_atfork` calls (which is linked into each library statically).
 #[unsafe(no_mangle)]
 extern "C" fn __register_atfork(
     prepare: Handler,
@@ -80,7 +80,7 @@ extern "C" fn __register_atfork(
     }
     // SAFETY: as above.
     let real: RegisterAtfork = unsafe { std::mem::transmute(real) };
-    // The list of handlers is read in the child to find ours. Where it outgrows the C library's own
+    // The list of handlers is read in the child to find ours. If it outgrows the C library's own
     // room, it must not be evicted.
     let _unmanaged = Internal::enter();
     let error = real(prepare, parent, child, library);
@@ -101,10 +101,10 @@ unsafe extern "C" {
     safe fn terrace_reset_streams();
 }
 
-/// Before jemalloc's handler and ours, after those of the program: a thread that has locked the
-/// list of streams (`fflush(NULL)`, `exit`) allocates under it, so a fork must take it before the
-/// allocator's locks, as the C library does with its own. The list's lock is recursive: the C
-/// library takes it again.
+/// Locks the list of streams, before jemalloc's handler and ours, after those of the program. A
+/// thread that has locked the list (`fflush(NULL)`, `exit`) allocates under it. So a fork must take
+/// it before the allocator's locks, as the C library does with its own. The list's lock is
+/// recursive: the C library takes it again.
 extern "C" fn lock_streams() {
     terrace_lock_streams();
 }
@@ -113,7 +113,8 @@ extern "C" fn unlock_streams() {
     terrace_unlock_streams();
 }
 
-/// The C library has done this already if there were several threads before.
+/// Resets the streams' locks in a child. The C library has done this already if there were several
+/// threads before.
 extern "C" fn reset_streams() {
     terrace_reset_streams();
 }
@@ -123,8 +124,8 @@ extern "C" fn reset_streams() {
 const KEYS_WITHOUT_TABLE: u32 = 32;
 type SetSpecific = extern "C" fn(u32, *const c_void) -> i32;
 
-/// In a forked child the C library clears the tables of values of all other threads before any
-/// handler runs: they must not be evicted.
+/// Sets a thread-specific value. In a forked child the C library clears the tables of all other
+/// threads before any handler runs. So they must not be evicted.
 fn set_specific(real: &Next, key: u32, value: *const c_void) -> i32 {
     let real = real.get();
     if real.is_null() {
@@ -142,21 +143,21 @@ extern "C" fn pthread_setspecific(key: u32, value: *const c_void) -> i32 {
     set_specific(&PTHREAD_SETSPECIFIC, key, value)
 }
 
-/// `tss_set`, C11's name for it. An error is 2 there, and no key of the C library's fails
+/// `tss_set`, C11's name for the same. An error is 2 there, and no key of the C library's fails
 /// otherwise.
 #[unsafe(no_mangle)]
 extern "C" fn tss_set(key: u32, value: *const c_void) -> i32 {
     set_specific(&TSS_SET, key, value)
 }
 
-/// So much at the top of a thread's stack holds what the C library knows of the thread, and the
-/// thread-local variables that it and we use in a child before anything is registered: not counting
-/// the program's own, which lie between.
+/// Bytes at the top of a thread's stack that hold the C library's description of the thread. They
+/// also hold the thread-local variables that it and we use in a child before anything is
+/// registered. The program's own, which lie between, are not counted.
 const DESCRIPTION_BYTES: usize = 64 << 10;
 
-/// `pthread_create`. Where the program brings the stack, and with it the place of the thread's
-/// description, that place must not be evicted: threads are in a list that the C library changes in
-/// a forked child before any handler runs; and see [`pin`].
+/// `pthread_create`. If the program provides the stack, and with it the place of the thread's
+/// description, that place must not be evicted. The C library changes its list of threads in a
+/// forked child before any handler runs; see also [`pin`].
 #[unsafe(no_mangle)]
 extern "C" fn pthread_create(
     thread: *mut libc::pthread_t,
@@ -197,7 +198,7 @@ extern "C" fn pthread_create(
     error
 }
 
-/// How long a thread's stack is to be, if that is said.
+/// Length of a thread's stack, bytes, if the attributes have one.
 fn stack_len(attributes: *const libc::pthread_attr_t) -> Option<usize> {
     let mut len = 0;
     // SAFETY: the program's valid attributes; the result is ours.
@@ -205,7 +206,7 @@ fn stack_len(attributes: *const libc::pthread_attr_t) -> Option<usize> {
         .then_some(len)
 }
 
-/// The end of a stack that the program itself brings along.
+/// The end of a stack that the program itself provides.
 fn top_of_own_stack(attributes: *const libc::pthread_attr_t) -> Option<usize> {
     if attributes.is_null() {
         return None;
@@ -213,7 +214,7 @@ fn top_of_own_stack(attributes: *const libc::pthread_attr_t) -> Option<usize> {
     let (mut start, mut len) = (std::ptr::null_mut(), 0);
     // SAFETY: the program's valid attributes; the results are ours.
     let error = unsafe { libc::pthread_attr_getstack(attributes, &mut start, &mut len) };
-    // Without a stack it is one that ends at 0.
+    // Without a stack, the attributes say that it ends at 0.
     Some((start as usize).wrapping_add(len)).filter(|top| error == 0 && *top != 0)
 }
 
@@ -221,13 +222,16 @@ unsafe extern "C" {
     safe fn terrace_touch_streams();
 }
 
-/// What the forking thread had blocked; the lock of the tracked sites guards it, which every fork
-/// takes first and opens last.
+/// Signals that the forking thread had blocked. The lock of the tracked sites guards it, which
+/// every fork takes first and opens last.
 static SIGNALS: AtomicU64 = AtomicU64::new(0);
 
-/// The order of locks: jemalloc's (its handlers, registered after ours, ran before this one), those
-/// of grouped and placed objects, the zones', the pager's, the unmanaged allocator's, which the
-/// pager itself uses.
+/// Takes the locks, in this order:
+/// - jemalloc's (its handlers, registered after ours, ran before this one);
+/// - those of grouped and placed objects;
+/// - the zones';
+/// - the pager's;
+/// - the unmanaged allocator's, which the pager itself uses.
 extern "C" fn before_fork() {
     lock_allocator();
     // Under the list's lock, which this thread has: see `lock_streams`.
@@ -240,15 +244,16 @@ fn lock_allocator() {
     placement::lock_for_fork();
 }
 
-/// Before a fork that the C library does not make, or makes without handlers: it touches no streams
-/// in the child. (Their list must not be waited for here, with locks of the allocator in hand.)
+/// Takes the locks before a fork that the C library does not make, or makes without handlers: it
+/// touches no streams in the child. (This must not wait for their list while it holds the
+/// allocator's locks.)
 fn before_any_fork() {
     lock_watch();
     lock_for_any_fork(|| ());
 }
 
-/// The first lock of all. Before it signals are blocked: a handler might fork too, and wait for
-/// what its own thread has.
+/// Takes the first lock of all. Signals are blocked before: a handler might fork too, and wait for
+/// a lock of its own thread.
 fn lock_watch() {
     let signals = sys::block_signals();
     grouped::lock_watch_for_fork();
@@ -305,7 +310,7 @@ extern "C" fn after_fork_in_child() {
     }
 }
 
-/// The rest of what [`before_fork`] took, and what it blocked.
+/// Opens the rest of the locks that [`before_fork`] took, and unblocks signals.
 fn grouped_in_child() {
     // SAFETY: the child is a copy of the thread that took the locks in `before_fork`.
     unsafe {
@@ -330,8 +335,8 @@ fn in_child() {
     terrace_alloc::leave_internal();
 }
 
-/// Has `make` make a process or a thread; once more if the kernel refuses it a task that Terrace
-/// can give back.
+/// Calls `make`, which makes a process or a thread. Calls it once more if the kernel refuses it a
+/// task that Terrace can give back.
 pub(crate) fn with_tasks_given_back<R>(make: impl Fn() -> R, refused: impl Fn(&R) -> bool) -> R {
     let made = make();
     match refused(&made) && pager().is_some_and(|pager| pager.release_tasks()) {
@@ -340,13 +345,13 @@ pub(crate) fn with_tasks_given_back<R>(make: impl Fn() -> R, refused: impl Fn(&R
     }
 }
 
-/// Whether a call that answers with a process's number was refused for want of tasks.
+/// Whether a call that returns a process id was refused for want of tasks.
 fn lacks_task(process: &i32) -> bool {
     // SAFETY: the C library's thread-local errno.
     *process == -1 && unsafe { *libc::__errno_location() } == libc::EAGAIN
 }
 
-/// `fork`. Its handlers are ours, so here is only what a fork needs that the kernel refuses.
+/// `fork`. Its handlers are ours, so this only handles a fork that the kernel refuses.
 #[unsafe(no_mangle)]
 extern "C" fn fork() -> i32 {
     let real = FORK.get();
@@ -370,7 +375,7 @@ extern "C" fn system(command: *const c_char) -> i32 {
     with_tasks_given_back(|| real(command), lacks_task)
 }
 
-/// `popen`, likewise.
+/// `popen`, whose child the C library makes itself.
 #[unsafe(no_mangle)]
 extern "C" fn popen(command: *const c_char, kind: *const c_char) -> *mut libc::FILE {
     let real = POPEN.get();
@@ -385,8 +390,8 @@ extern "C" fn popen(command: *const c_char, kind: *const c_char) -> *mut libc::F
 }
 
 /// Runs `fork`, which makes a child without calling fork handlers, between ours. The locks of
-/// grouped objects stay as they are, as jemalloc's do: a signal handler may be forking that
-/// interrupted their holder, and such a child may not allocate.
+/// grouped objects stay as they are, as jemalloc's do. A signal handler that interrupted their
+/// holder may be forking, and such a child may not allocate.
 fn forking(fork: impl Fn() -> i32) -> i32 {
     let make = || {
         before_any_fork();
@@ -421,15 +426,15 @@ struct CloneStart {
     argument: *mut c_void,
 }
 
-/// Where a child made by `clone` without shared memory begins. Its stack is a copy of its parent's
-/// memory, `start` included.
+/// Entry point of a child made by `clone` without shared memory. Its stack is a copy of its
+/// parent's memory, `start` included.
 extern "C" fn clone_begins(start: *mut c_void) -> i32 {
     // SAFETY: `clone` below passes a CloneStart that lives in the parent's frame, of which this is
     // a copy.
     let start = unsafe { &*start.cast::<CloneStart>() };
     in_child();
     grouped_in_child();
-    // Not a return: the C library would end this thread only, and ours would live on.
+    // No return: the C library would end this thread only, and our threads would live on.
     exit_now((start.main)(start.argument))
 }
 
@@ -460,7 +465,7 @@ extern "C" fn clone(
     // SAFETY: the C library's function of this name, its variadic arguments in their places.
     let real: Clone = unsafe { std::mem::transmute(real) };
     if flags & libc::CLONE_VM != 0 {
-        // The kernel clears it as the child ends.
+        // The kernel clears the word as the child ends.
         if flags & libc::CLONE_CHILD_CLEARTID != 0 {
             pin::pin(child_tid as usize, size_of::<libc::pid_t>());
         }
@@ -480,18 +485,18 @@ extern "C" fn clone(
     with_tasks_given_back(make, lacks_task)
 }
 
-/// Where the kernel writes a child's number in the child, before anything is registered there: the
-/// page must be in place when the child is made. The gate is closed, so what a handler brings now,
-/// the child has.
+/// Restores the page in which the kernel writes a child's number in the child. That happens before
+/// anything is registered there, so the page must be in place when the child is made. The gate is
+/// closed, so the child has what a handler restores now.
 fn bring_for_child(flags: usize, child_tid: usize) {
     let writes = flags & (libc::CLONE_CHILD_SETTID | libc::CLONE_CHILD_CLEARTID) as usize != 0;
-    // Where nothing is evicted, a filter may forbid the look.
+    // Where nothing is evicted, a filter may forbid the check.
     if writes && pager().is_some_and(|pager| !pager.is_shut_down()) {
         sys::peek(child_tid, &mut [0]);
     }
 }
 
-/// What a clone by number asks for.
+/// The arguments of a clone by number.
 #[derive(Default)]
 struct CloneArguments {
     flags: usize,
@@ -500,8 +505,8 @@ struct CloneArguments {
 }
 
 impl CloneArguments {
-    /// Those of SYS_clone3. `None` if the kernel will refuse the call. What cannot be read for
-    /// another reason (a filter, say) seems to be a fork with a stack.
+    /// The arguments of SYS_clone3. `None` if the kernel will refuse the call. If they cannot be
+    /// read for another reason (a filter, say), it counts as a fork with a stack.
     fn of_clone3(structure: usize, size: usize) -> Option<CloneArguments> {
         /// CLONE_ARGS_SIZE_VER0: eight numbers.
         const LEAST: usize = 64;
@@ -524,10 +529,12 @@ impl CloneArguments {
     }
 }
 
-/// Where `syscall` goes on, for a clone by number whose child has a stack of its own: the child
+/// Where `syscall` goes on, for a clone by number whose child has a stack of its own. The child
 /// returns there, and not through a function of ours, whose frame it does not have. Null for all
-/// else. A child with memory of its own runs past us from its first instruction, so it
-/// must need nothing: everything is restored first, and stays.
+/// other calls.
+///
+/// A child with memory of its own bypasses us from its first instruction, so it must need nothing:
+/// everything is restored first, and stays.
 extern "C" fn goes_on_past_us(number: libc::c_long, a: usize, b: usize) -> *mut c_void {
     let arguments = match number {
         libc::SYS_clone3 => CloneArguments::of_clone3(a, b),
@@ -653,9 +660,9 @@ unsafe extern "C" fn dlmopen() {
     );
 }
 
-/// `dlopen`, without RTLD_DEEPBIND: a library that is loaded with it frees by the C library's
-/// `free` what it was given from ours, and the other way round. A jump, because the C library looks
-/// at its caller.
+/// `dlopen`, without RTLD_DEEPBIND. A library loaded with that flag frees memory from our `malloc`
+/// by the C library's `free`, and the other way round. A jump, because the C library looks at its
+/// caller.
 // SAFETY: the arguments are kept over the one call, and a tail jump passes them on, without the one
 // bit.
 #[unsafe(naked)]
@@ -702,8 +709,8 @@ extern "C" fn next_dlopen() -> *mut c_void {
     DLOPEN.get()
 }
 
-/// The C library's `dlmopen`. What is loaded into a namespace of its own has a C library of its own
-/// there, which forks without our handlers: everything is restored first, and stays.
+/// The C library's `dlmopen`. A library loaded into a namespace of its own has a C library of its
+/// own, which forks without our handlers. So everything is restored first, and stays.
 extern "C" fn where_to_open(namespace: libc::c_long) -> *mut c_void {
     /// LM_ID_BASE.
     const OF_THE_PROGRAM: libc::c_long = 0;
@@ -765,7 +772,7 @@ fn retire_before_filter() {
     }
 }
 
-/// `syscall`: what is interposed by name must not slip through by number.
+/// `syscall`: a call that is interposed by name must not slip through by number.
 extern "C" fn syscall_by_number(
     number: libc::c_long,
     a: usize,
@@ -794,7 +801,7 @@ extern "C" fn syscall_by_number(
         libc::SYS_prctl => libc::c_long::from(prctl(a as i32, b, c, d, e)),
         #[cfg(target_arch = "x86_64")]
         libc::SYS_fork => libc::c_long::from(forking(|| forward() as i32)),
-        // Only what continues here in the child comes this far: others bring a stack.
+        // Only a call whose child continues here comes this far: others bring a stack.
         libc::SYS_clone => {
             cloning(CloneArguments { flags: a, child_tid: child_tid_of(d, e), stack: b }, forward)
         }
@@ -820,8 +827,8 @@ extern "C" fn syscall_by_number(
     }
 }
 
-/// A clone by number without a stack. With shared memory it shares our threads, too; without it is
-/// a fork.
+/// Makes a clone by number without a stack. With shared memory it also shares our threads; without,
+/// it is a fork.
 fn cloning(arguments: CloneArguments, forward: impl Fn() -> libc::c_long) -> libc::c_long {
     if arguments.shares_memory() {
         return forward();

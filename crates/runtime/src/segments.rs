@@ -2,9 +2,9 @@
 //! (`.bss`), and what `brk` and `sbrk` hand out. It is private and anonymous as any other, and
 //! managed as any other.
 //!
-//! Not `.data`: those pages are copies of a file's, for which no userfaultfd tells of a fault. Nor
-//! what libraries have: their constructors run before this library's, so what they did to their
-//! memory is not known, and nothing tells when the loader unmaps it.
+//! Not `.data`: those pages are copies of a file's, for which no userfaultfd reports a fault. Nor
+//! the data of libraries: their constructors run before this library's, so what they did to their
+//! memory is not known. And nothing tells when the loader unmaps it.
 
 use crate::mappings::{kernel, pager, pointer, status};
 use crate::next::Next;
@@ -14,12 +14,13 @@ use terrace_os::{Errno, PAGE};
 use terrace_pager::Pager;
 use terrace_pager::table::REGION;
 
-/// At the beginning of a program's zeros (GNU ld), or at their end (gold, lld), its linker puts the
-/// C library's variables that the program names (copy relocations: `environ`, `stdout`). They are
-/// read where no page may be missing, and take a page or two.
+/// Bytes at both ends of a program's zeros that stay unmanaged. The linker puts variables of the C
+/// library there that the program names (copy relocations: `environ`, `stdout`). GNU ld puts them
+/// at the beginning, gold and lld at the end. They are read where no page may be missing, and take
+/// a page or two.
 const COPIED_BYTES: usize = 64 << 10;
 
-/// Where the break was when the program began. What is below is none of ours.
+/// Where the break was when the program began. Memory below is none of ours.
 static FIRST_BREAK: AtomicUsize = AtomicUsize::new(0);
 /// Whether a thread is moving the break.
 static MOVING: AtomicBool = AtomicBool::new(false);
@@ -31,7 +32,7 @@ pub fn manage_static(pager: &'static Pager) {
     unsafe { libc::dl_iterate_phdr(Some(of_program), std::ptr::from_ref(pager) as *mut c_void) };
 }
 
-/// Where the file is loaded that has this function or variable; 0 if there is none.
+/// Load address of the file that has this function or variable; 0 if there is none.
 pub fn base_of(address: *const c_void) -> usize {
     let mut about = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
     // SAFETY: the loader looks the address up, and writes the description, for which zeros are
@@ -42,7 +43,7 @@ pub fn base_of(address: *const c_void) -> usize {
     }
 }
 
-/// The loader tells of the program first, and of nothing more where this returns 1.
+/// Called by the loader for the program first, and for nothing more if this returns 1.
 unsafe extern "C" fn of_program(
     info: *mut libc::dl_phdr_info,
     _size: usize,
@@ -50,14 +51,14 @@ unsafe extern "C" fn of_program(
 ) -> c_int {
     // SAFETY: the loader's description of one file, and what `manage_static` passed.
     let (info, pager) = unsafe { (&*info, &*pager.cast::<Pager>()) };
-    // What the handlers call may be the program's own, and use its variables.
+    // Functions that the handlers call may be the program's own, and use its variables.
     let called =
         [libc::memcpy as *const c_void, libc::memset as _, libc::memmove as _, libc::memcmp as _];
     let program = base_of(info.dlpi_phdr.cast());
     if info.dlpi_phdr.is_null() || called.into_iter().any(|function| base_of(function) == program) {
         return 1;
     }
-    // SAFETY: so many headers are there, as the loader says.
+    // SAFETY: as many headers are there as the loader says.
     let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
     for header in headers.iter().filter(|header| header.p_type == libc::PT_LOAD) {
         if let Some((start, end)) = zeros_of(header, info.dlpi_addr as usize) {
@@ -67,9 +68,9 @@ unsafe extern "C" fn of_program(
     1
 }
 
-/// The whole regions among a part's zeros, which is loaded at `base`, but for both ends. A region
-/// that the loader has written to may have become a huge page, of which nothing is known; at its
-/// end it has the alignment of the largest variable.
+/// The whole regions among the zeros of a part that is loaded at `base`, except those at both ends.
+/// A region that the loader has written to may have become a huge page, of which nothing is known.
+/// The end of what it wrote is rounded up to the alignment of the part.
 fn zeros_of(header: &libc::Elf64_Phdr, base: usize) -> Option<(usize, usize)> {
     const RIGHTS: u32 = libc::PF_R | libc::PF_W | libc::PF_X;
     let [address, in_file, size, align] =
@@ -114,11 +115,11 @@ fn next_sbrk() -> Option<extern "C" fn(isize) -> *mut c_void> {
     (!real.is_null()).then(|| unsafe { std::mem::transmute(real) })
 }
 
-/// Handles `SYS_brk` made by number, through `syscall`: moves the break to `end`, or tells where it
-/// is if that is 0.
+/// Handles `SYS_brk` made by number, through `syscall`. Moves the break to `end`, or tells where it
+/// is if `end` is 0.
 pub fn by_number(end: usize) -> Result<usize, Errno> {
     let act = || kernel(libc::SYS_brk, [end, 0, 0, 0, 0, 0]);
-    // That is how it is asked for.
+    // 0 asks for the break.
     if end == 0 { act() } else { moving(Some(end), act) }
 }
 
@@ -127,8 +128,8 @@ fn break_now() -> usize {
     kernel(libc::SYS_brk, [0; 6]).unwrap_or(0)
 }
 
-/// The program moves its break `to` there, by `act`. Whether it did is for the kernel to say: to
-/// the C library a break that could not be lowered is one that is high enough.
+/// Moves the program's break to `to`, by `act`. Afterwards the kernel is asked where it is: to the
+/// C library a break that could not be lowered is one that is high enough.
 fn moving<R>(to: Option<usize>, act: impl FnOnce() -> R) -> R {
     let whole_pages = |end: usize| end.checked_next_multiple_of(PAGE);
     let (Some(pager), Some(to)) = (pager(), to) else { return act() };
@@ -146,7 +147,7 @@ fn moving<R>(to: Option<usize>, act: impl FnOnce() -> R) -> R {
         return answer.expect("what is to be done is done once");
     }
     pager.make_room(until - from);
-    // Where two threads move it at a time, it is not known which got what.
+    // If two threads move it at a time, it is not known which got what.
     let alone = !MOVING.swap(true, AcqRel);
     let from = whole_pages(break_now()).unwrap_or(from);
     let answer = act();
@@ -160,8 +161,8 @@ fn moving<R>(to: Option<usize>, act: impl FnOnce() -> R) -> R {
     answer
 }
 
-/// What `sbrk` means inside the library (see build.rs): jemalloc may take memory so when there is
-/// no other, and manages it itself.
+/// `sbrk` inside the library (see build.rs). jemalloc may take memory this way when there is no
+/// other, and manages it itself.
 #[unsafe(no_mangle)]
 extern "C" fn __wrap_sbrk(by: isize) -> *mut c_void {
     next_sbrk().map_or(libc::MAP_FAILED, |real| real(by))

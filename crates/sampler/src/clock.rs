@@ -1,8 +1,9 @@
-//! Samples by the clock: each thread is interrupted for every so much that it ran, and what it
+//! Samples by the clock: each thread is interrupted after each period of its running time. What it
 //! waited for is computed from its code and registers.
 //!
-//! What is sampled is *stalls*, not accesses: who waits longer is met more often, which is what
-//! placement should look at: on a B-tree they follow cache misses (r = 0.96), not accesses (0.61).
+//! What is sampled is *stalls*, not accesses: an access that waits longer is met more often. That
+//! is what placement should look at: on a B-tree samples follow cache misses (r = 0.96), not
+//! accesses (0.61).
 
 use crate::decoder::{Decoder, Interrupt};
 use crate::events::{Events, OpenError, Request, Whose};
@@ -10,7 +11,7 @@ use crate::ring::{Layout, fields};
 use crate::{Sample, Tally};
 use perf_event_open_sys::bindings::{PERF_COUNT_SW_CPU_CLOCK, PERF_TYPE_SOFTWARE};
 
-/// The clock.
+/// Samples by the clock, as an open source.
 pub struct Clock {
     events: Events,
     decoder: Decoder,

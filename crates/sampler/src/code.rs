@@ -1,8 +1,8 @@
 //! A process's code, read and swept block by block when something in it is interrupted.
 //!
-//! Nothing is asked about files, maps or compilers: each time the bytes around the interrupted
-//! instruction are compared with those that were swept, and where they differ (another library in
-//! that place, code that was just compiled) the block is swept again.
+//! Nothing is asked about files, maps or compilers. Each time, the bytes around the interrupted
+//! instruction are compared with those that were swept. Where they differ (another library in that
+//! place, code that was just compiled) the block is swept again.
 
 use crate::text::Text;
 use std::collections::HashMap;
@@ -79,7 +79,7 @@ impl Code {
     }
 }
 
-/// Reads what can be read of a process's memory from there on; returns how many bytes.
+/// Reads what can be read of a process's memory from `address` on; returns how many bytes.
 fn read(process: i32, address: u64, into: &mut [u8]) -> usize {
     let local = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
     let remote = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: into.len() };

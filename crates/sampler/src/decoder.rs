@@ -16,11 +16,11 @@ pub struct Interrupt {
     pub process: u32,
     /// Id of the thread that was interrupted.
     pub thread: u32,
-    /// When, ns of CLOCK_MONOTONIC.
+    /// Time of the interrupt, ns of CLOCK_MONOTONIC.
     pub time_ns: u64,
-    /// The instruction that it was to execute next.
+    /// Address of the instruction that the thread was to execute next.
     pub ip: u64,
-    /// As they were then.
+    /// Registers at the interrupt.
     pub registers: Registers,
 }
 

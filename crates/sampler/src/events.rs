@@ -1,9 +1,9 @@
 //! perf events of a process's threads: one a thread and CPU, one ring a CPU.
 //!
 //! An event with a ring must be bound to a CPU, or its threads' children are not counted with them
-//! (`inherit`); so there is one of each thread on each CPU, and those of one CPU write into one
-//! ring. Threads that are made later are in by themselves; whether processes and executed
-//! programs are, says [`Whose`].
+//! (`inherit`). So there is one of each thread on each CPU, and those of one CPU write into one
+//! ring. Threads that are made later are in by themselves. Whether processes and executed programs
+//! are, says [`Whose`].
 
 use crate::Tally;
 use crate::ring::{Drained, Layout, RawSample, Record, Ring};
@@ -34,9 +34,9 @@ pub struct Request {
     pub kind: u32,
     /// See `kind`.
     pub config: u64,
-    /// More of it.
+    /// Field `config1` of `perf_event_attr`.
     pub config1: u64,
-    /// And more.
+    /// Field `config2` of `perf_event_attr`.
     pub config2: u64,
     /// Whether the kernel is asked to leave itself out, which not all hardware can.
     pub user_only: bool,
@@ -57,13 +57,13 @@ pub enum OpenError {
         "the kernel allows no perf events here ({0}): lower the sysctl kernel.perf_event_paranoid to 2, or allow perf_event_open in the seccomp profile"
     )]
     Forbidden(io::Error),
-    /// This machine or kernel has no such event.
+    /// The machine or the kernel has no such event.
     #[error("no such event on this machine ({0})")]
     Unsupported(io::Error),
     /// Events can be opened, and tell of no access.
     #[error("{0}")]
     Blind(&'static str),
-    /// Nobody to sample: all threads ended meanwhile.
+    /// No thread is left to sample: all ended meanwhile.
     #[error("no thread is left to sample")]
     NoThreads,
     /// Something else, such as too few descriptors.
@@ -119,7 +119,7 @@ impl Mapping {
             return Err(io::Error::last_os_error());
         }
         // SAFETY: the event's mapping, which lives as long as the ring: they are kept together, and
-        // nobody else reads it.
+        // nothing else reads it.
         let ring = unsafe { Ring::new(start.cast(), page, DATA_LEN) };
         Ok((Mapping { start, len }, ring))
     }
@@ -128,7 +128,7 @@ impl Mapping {
 /// Events that are open. Closed when dropped.
 pub struct Events {
     layout: Layout,
-    /// Before the mappings, which must outlive them.
+    /// Rings of the mappings. They are dropped before the mappings, which must outlive them.
     rings: Vec<Ring>,
     _mappings: Vec<Mapping>,
     events: Vec<OwnedFd>,
@@ -276,8 +276,8 @@ fn open_one(thread: i32, cpu: i32, whose: Whose, request: &Request) -> io::Resul
         && threads
         && matches!(io::Error::last_os_error().raw_os_error(), Some(libc::E2BIG | libc::EINVAL))
     {
-        // Before Linux 5.13 nobody knows of threads alone; children are sampled too then, and left
-        // out by their process.
+        // Before Linux 5.13 the kernel cannot inherit to threads alone; children are sampled too
+        // then, and left out by their process.
         attributes.set_inherit_thread(0);
         attributes.set_remove_on_exec(0);
         // SAFETY: as above.
@@ -291,7 +291,7 @@ fn owned(event: i32) -> io::Result<OwnedFd> {
     if event < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: just opened, and nobody else's.
+    // SAFETY: just opened, and owned by nothing else.
     Ok(unsafe { OwnedFd::from_raw_fd(event) })
 }
 

@@ -1,9 +1,11 @@
 //! Hardware that samples accesses: Intel's PEBS and AMD's IBS. It says the address itself.
 //!
-//! Encodings are those of the processors' manuals and the kernel's event tables; periods follow
-//! what samples cost: [`Pace`]. Opening an event proves nothing in a virtual machine, nor does it
-//! on a processor that gives the number another meaning, so each of several ways is believed only
-//! after it has seen accesses that we made ourselves: [`Hardware::counts_here`].
+//! Encodings are those of the processors' manuals and the kernel's event tables. Periods follow
+//! what samples cost: [`Pace`].
+//!
+//! Opening an event proves nothing in a virtual machine, nor on a processor that gives the number
+//! another meaning. So each of several ways is believed only after it has seen accesses that we
+//! made ourselves: [`Hardware::counts_here`].
 
 use crate::events::{Events, OpenError, Request, Whose};
 use crate::ring::{Layout, RawSample, fields};
@@ -19,7 +21,7 @@ pub enum Kind {
     Pebs(Loads),
     /// AMD: any operation, of which those are kept that went to memory.
     Ibs {
-        /// Its type among the kernel's event sources.
+        /// Type of IBS among the kernel's event sources.
         event_type: u32,
         /// The kernel can leave itself out (Linux 6.14).
         filters: bool,
@@ -31,29 +33,29 @@ pub enum Kind {
 /// How Intel's loads are told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loads {
-    /// By what answered them: Skylake-SP to Sapphire Rapids.
+    /// By the part of memory that answered them: Skylake-SP to Sapphire Rapids.
     BySource,
-    /// Those that missed the last cache.
+    /// By the loads that missed the last cache.
     Misses,
-    /// Those that took long: the event of that name in the kernel's list.
+    /// By the loads that took long: the event of that name in the kernel's list.
     Slow {
-        /// Its number.
+        /// Number of the event.
         config: u64,
     },
 }
 
-/// One event.
+/// An event to open.
 struct Event {
     request: Request,
-    /// What one of its samples weighs at the period that it begins with.
+    /// What a sample of the event weighs at the period that the event begins with.
     weight: f32,
     access: Access,
-    /// Some processors have none of these.
+    /// Whether the event may be missing: some processors have none.
     optional: bool,
 }
 
 impl Kind {
-    /// As `--sampler` names it.
+    /// Name of the kind, as `--sampler` takes it.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Pebs(_) => "pebs",
@@ -201,15 +203,15 @@ impl Default for Pace {
 }
 
 impl Pace {
-    /// How often it is looked at.
+    /// How often the pace is looked at.
     pub const EVERY: Duration = Duration::from_millis(500);
     const STEP: f64 = 1.5;
     const LEAST: f64 = 0.1;
     const MOST: f64 = 1e6;
 
-    /// Sampling costs this share of a CPU, of which so much is `allowed`; `hurried` if samples were
-    /// lost or the kernel stopped the source; `wanted`: more samples would be worth while. True
-    /// if periods change.
+    /// Looks at what sampling costs, as a share of a CPU, of which `allowed` may be used.
+    /// `hurried`: samples were lost or the kernel stopped the source. `wanted`: more samples would
+    /// be worth while. True if periods change.
     pub fn look(&mut self, cost: f64, allowed: f64, hurried: bool, wanted: bool) -> bool {
         let before = self.times;
         if hurried {
@@ -224,13 +226,13 @@ impl Pace {
     }
 }
 
-/// One event that is open.
+/// An event that is open.
 struct Stream {
     events: Events,
     /// What a sample weighs for each count that it stands for.
     weight: f32,
     access: Access,
-    /// The period that it began with.
+    /// The period that the event began with.
     period: u64,
 }
 
@@ -239,7 +241,8 @@ pub struct Hardware {
     kind: Kind,
     streams: Vec<Stream>,
     pace: Pace,
-    /// Periods of threads that are there cannot be changed but on all CPUs for everybody.
+    /// Whether periods can be changed: where all that runs on all CPUs is sampled. Those of single
+    /// threads cannot.
     paced: bool,
 }
 
@@ -272,7 +275,7 @@ impl Hardware {
         })
     }
 
-    /// What it is.
+    /// The kind of hardware.
     pub fn kind(&self) -> Kind {
         self.kind
     }
@@ -305,7 +308,7 @@ impl Hardware {
         })
     }
 
-    /// As [`crate::clock::Clock::drain`].
+    /// Takes out samples as [`crate::clock::Clock::drain`] does.
     pub fn drain(
         &mut self,
         ours: impl Fn(u32) -> bool,
@@ -327,8 +330,8 @@ impl Hardware {
         Tally { located, ..tally }
     }
 
-    /// Whether the hardware sees accesses (loads; stores it may count though it knows no misses):
-    /// of our own, to memory that few caches hold. Takes 0.1 s at most.
+    /// Whether the hardware sees accesses, of our own, to memory that few caches hold. Loads must
+    /// be seen; stores it may count though it knows no misses. Takes 0.1 s at most.
     pub fn counts_here(kind: Kind) -> bool {
         const LEN: usize = 64 << 20;
         const LONGEST: Duration = Duration::from_millis(100);
@@ -402,7 +405,7 @@ mod tests {
     use super::*;
     use crate::ring::Record;
 
-    /// That of all events.
+    /// The layout of samples of all events.
     fn layout() -> Layout {
         Kind::Pebs(Loads::BySource).events()[0].request.layout
     }
@@ -610,7 +613,7 @@ mod tests {
         }
     }
 
-    /// Here there is none: then nothing is believed.
+    /// Without such hardware no kind is believed.
     #[test]
     fn what_cannot_count_is_not_believed() {
         if Kind::of_machine(Path::new("/sys/bus/event_source/devices")).is_empty() {

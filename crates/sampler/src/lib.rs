@@ -1,8 +1,8 @@
 //! Where a program touches memory, by samples.
 //!
-//! A **sample** is one observed access. Hardware that samples accesses (PEBS, IBS) says the address
+//! A **sample** is an observed access. Hardware that samples accesses (PEBS, IBS) says the address
 //! itself. Where there is none, an interrupt by the clock says where a thread was, with its
-//! registers, and the address is what the instruction *before* that one touched ([`operand`]): the
+//! registers. The address is what the instruction *before* that one touched ([`operand`]): the
 //! interrupt comes when the stalled instruction retires.
 //!
 //! - [`source`]: any of the sources: [`hardware`] that samples accesses, or the [`clock`], which
@@ -27,19 +27,19 @@ pub mod trial;
 
 use std::ops::AddAssign;
 
-/// One observed access.
+/// An observed access.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sample {
-    /// What was touched.
+    /// The address touched.
     pub address: u64,
     /// How many samples this is: 1, or a part of one where any of several addresses may have been
     /// touched.
     pub weight: f32,
-    /// When, ns of CLOCK_MONOTONIC.
+    /// Time of the access, ns of CLOCK_MONOTONIC.
     pub time_ns: u64,
-    /// In which process.
+    /// The process that made the access.
     pub process: u32,
-    /// By which thread.
+    /// The thread that made the access.
     pub thread: u32,
     /// What the access did.
     pub kind: Access,
@@ -48,16 +48,16 @@ pub struct Sample {
 /// What an access does to memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Access {
-    /// It reads.
+    /// The access reads.
     Load,
-    /// It writes.
+    /// The access writes.
     Store,
-    /// It does both, or either.
+    /// The access does both, or either.
     Update,
 }
 
 impl Access {
-    /// Whether it may have written.
+    /// Whether the access may have written.
     pub fn writes(self) -> bool {
         self != Access::Load
     }
@@ -78,9 +78,9 @@ impl AddAssign for Tally {
 pub struct Tally {
     /// Interrupts.
     pub samples: u64,
-    /// Those of which a wanted address was found.
+    /// Samples of which a wanted address was found.
     pub located: u64,
-    /// Those for which the ring had no room.
+    /// Samples for which the ring had no room.
     pub lost: u64,
     /// Times that the kernel stopped the source for a tick.
     pub throttled: u64,

@@ -1,16 +1,17 @@
 //! From an interrupted instruction to the address that it waited for.
 //!
 //! An interrupt is taken between instructions, mostly when one that waited for memory has just
-//! retired: so the access is the one *before* the interrupted instruction (of a hash
-//! table's samples, an address was found at or after it in 1 %, before it in 91 %). Its address is
-//! computed from the registers of now, and refused if one of those has been written since, as in
-//! `mov rax, [rax]`.
+//! retired. So the access is the one *before* the interrupted instruction. (Of a hash table's
+//! samples, an address was found at or after it in 1 %, before it in 91 %.) Its address is computed
+//! from the registers of now. It is refused if one of those has been written since, as in `mov rax,
+//! [rax]`.
 //!
 //! What was executed before an instruction that is branched to is not known: it may be the one
-//! above, or any of the branches. Three things narrow it down: a conditional branch was taken or
-//! not as the *flags* of now say, if nothing has changed them since; the nearest access counts,
-//! since it is the one that just retired; and where several are left that are as near, each is
-//! given, so that no one of them is favoured.
+//! above, or any of the branches. Three things narrow it down:
+//! - A conditional branch was taken or not as the *flags* of now say, if nothing has changed them
+//!   since.
+//! - The nearest access counts, since it is the one that just retired.
+//! - Where several are left that are as near, each is given, so that no one of them is favoured.
 //!
 //! Not seen: accesses through fs and gs (thread-local), gathers and scatters (many addresses at a
 //! time), the kernel's.
@@ -24,7 +25,7 @@ use iced_x86::{
 
 /// Instructions looked back, branches included.
 const STEPS_MAX: u32 = 6;
-/// Ways that led there, at most.
+/// Most ways back that are followed.
 const PATHS_MAX: usize = 32;
 
 /// General registers and flags of an interrupted thread.
@@ -37,9 +38,10 @@ pub struct Registers {
 }
 
 impl Registers {
-    /// `sample_regs_user` that asks for these, ip included: bits of `enum perf_event_x86_regs`.
+    /// `sample_regs_user` that asks for these registers, ip included: bits of `enum
+    /// perf_event_x86_regs`.
     pub const PERF_MASK: u64 = 0xFF_03FF;
-    /// Registers in that.
+    /// Number of registers in [`Registers::PERF_MASK`].
     pub const PERF_COUNT: usize = Registers::PERF_MASK.count_ones() as usize;
 
     /// From a sample's registers, in the kernel's order: ax, bx, cx, dx, si, di, bp, sp, ip, flags,
@@ -100,9 +102,9 @@ fn number(register: Register) -> Option<usize> {
 /// A way back from the interrupted instruction.
 #[derive(Clone, Copy)]
 struct Path {
-    /// What comes next in time.
+    /// Address of the instruction that comes next in time.
     at: u64,
-    /// Registers that were written since, one bit each.
+    /// Registers that were written since then, one bit each.
     written: u16,
     /// Whether the flags are as they were.
     flags_kept: bool,
@@ -138,8 +140,8 @@ impl Default for Finder {
 
 impl Finder {
     /// The accesses that a thread interrupted before the instruction at `ip` can have waited for,
-    /// of those whose addresses are `wanted`: none if it is not known, several if any of them
-    /// may be it.
+    /// of those whose addresses are `wanted`. None if it is not known, several if any of them may
+    /// be it.
     pub fn accesses(
         &mut self,
         text: &Text,
@@ -171,7 +173,7 @@ impl Finder {
         &self.found
     }
 
-    /// True if there was an access whose address is lost.
+    /// Follows the ways back. True if there was an access whose address is lost.
     fn look_back(
         &mut self,
         text: &Text,
@@ -206,7 +208,7 @@ impl Finder {
                     }
                 }
                 FlowControl::ConditionalBranch if goes(&above, false) => self.go_on(&above, path),
-                // Nobody comes by there, or from a function whose end is not known.
+                // Control does not come from there, or from a function whose end is not known.
                 _ => {}
             }
         }
@@ -288,7 +290,7 @@ impl Finder {
     }
 }
 
-/// What names an address and need not touch it.
+/// Whether an instruction names an address and need not touch it.
 fn is_hint(instruction: &Instruction) -> bool {
     matches!(
         instruction.mnemonic(),
@@ -589,7 +591,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever bytes are executed, nothing is read beyond them and nobody panics.
+        /// Whatever bytes are executed, nothing is read beyond them and nothing panics.
         #[test]
         fn any_bytes_will_do(code in proptest::collection::vec(any::<u8>(), 1..200), at in 0usize..200, flags: u64) {
             let text = Text::sweep(CODE, code);

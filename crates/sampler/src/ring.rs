@@ -11,11 +11,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bits of `perf_event_attr.sample_type`.
 pub mod fields {
-    /// Where the thread was.
+    /// Instruction that the thread was at.
     pub const IP: u64 = 1 << 0;
     /// Process and thread.
     pub const TID: u64 = 1 << 1;
-    /// When, ns.
+    /// Time of the sample, ns.
     pub const TIME: u64 = 1 << 2;
     /// The address touched.
     pub const ADDR: u64 = 1 << 3;
@@ -41,10 +41,10 @@ pub struct Layout {
     pub sample_type: u64,
 }
 
-/// One sample, as far as it has the fields.
+/// A sample, as far as it has the fields.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RawSample {
-    /// Where the thread was.
+    /// Instruction that the thread was at.
     pub ip: u64,
     /// Process and thread.
     pub pid: u32,
@@ -58,7 +58,7 @@ pub struct RawSample {
     pub period: u64,
     /// Latency, cycles.
     pub weight: u64,
-    /// As `union perf_mem_data_src`.
+    /// What answered the access, as `union perf_mem_data_src` has it.
     pub data_src: u64,
     /// The physical address; 0 without the privilege.
     pub physical_address: u64,
@@ -72,19 +72,19 @@ pub struct RawSample {
 pub enum Record<'a> {
     /// A sample.
     Sample(RawSample),
-    /// So many samples found no room.
+    /// This many samples found no room.
     Lost(u64),
     /// The kernel stopped the event for the rest of a tick, because it took too long.
     Throttled,
     /// Executable memory was mapped.
     Mapped {
-        /// By which process.
+        /// The process that mapped memory.
         pid: u32,
-        /// Where.
+        /// The first mapped address.
         address: u64,
         /// Bytes.
         len: u64,
-        /// From where in the file.
+        /// Offset in the file.
         file_offset: u64,
         /// Path, or `//anon`.
         file: &'a [u8],
@@ -234,7 +234,7 @@ pub struct Ring {
 unsafe impl Send for Ring {}
 
 impl Ring {
-    /// Over a mapping of one page and `data_len` bytes behind it, a power of two.
+    /// Reads the ring of a mapping: one page, and `data_len` bytes behind it, a power of two.
     ///
     /// # Safety
     /// `mapping` is that of a perf event, page-aligned, readable and writable for as long as this
@@ -435,7 +435,7 @@ mod tests {
 
         fn new(at: usize) -> (Fake, Ring) {
             let mut fake = Fake { memory: vec![0; (Self::PAGE + Self::DATA) / 8], head: at };
-            // SAFETY: page and ring in one block, aligned for u64; nobody else reads it.
+            // SAFETY: page and ring in one block, aligned for u64; nothing else reads it.
             let ring =
                 unsafe { Ring::new(fake.memory.as_mut_ptr().cast(), Self::PAGE, Self::DATA) };
             ring.position(DATA_HEAD).store(at as u64, Ordering::Release);
@@ -491,7 +491,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is in a ring, nobody panics and no more is read than is there.
+        /// Whatever is in a ring, nothing panics and no more is read than is there.
         #[test]
         fn any_bytes_will_do(bytes in proptest::collection::vec(any::<u8>(), 0..600), sample_type: u64) {
             let layout = Layout { sample_type: sample_type & fields::KNOWN };

@@ -1,4 +1,4 @@
-//! One source of samples, whichever it is.
+//! A source of samples, whichever it is.
 
 use crate::clock::Clock;
 use crate::events::{OpenError, Whose};
@@ -31,7 +31,7 @@ impl Source {
         Hardware::open(kind, whose).map(Source::Hardware)
     }
 
-    /// The clock: so many samples a second of each running thread.
+    /// The clock: `hz` samples a second of each running thread.
     ///
     /// # Errors
     /// See [`OpenError`]; also where events can be opened and tell of nothing.
@@ -40,7 +40,7 @@ impl Source {
         Clock::open(whose, hz).map(Source::Clock)
     }
 
-    /// As `--sampler` and reports name it.
+    /// Name of the source, as `--sampler` and reports have it.
     pub fn name(&self) -> &'static str {
         match self {
             Source::Hardware(hardware) => hardware.kind().name(),

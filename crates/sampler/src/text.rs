@@ -9,7 +9,7 @@ use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction};
 /// A branch that leads to a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Jump {
-    /// Offsets of where it leads and of the branch itself.
+    /// Offsets of the branch's target and of the branch itself.
     to: u32,
     from: u32,
 }
@@ -21,12 +21,12 @@ pub struct Text {
     code: Vec<u8>,
     /// Whether an instruction starts at a byte.
     starts: Vec<u64>,
-    /// By where they lead.
+    /// Branches, in the order of their targets.
     jumps: Vec<Jump>,
 }
 
 impl Text {
-    /// The most that one can hold, bytes.
+    /// The most code that a text can hold, bytes.
     pub const CODE_MAX: usize = u32::MAX as usize;
     /// The longest instruction, bytes (Intel SDM vol. 2, §2.3.11).
     pub const INSTRUCTION_MAX: usize = 15;
@@ -73,13 +73,13 @@ impl Text {
         address.wrapping_sub(self.address) < self.code.len() as u64
     }
 
-    /// Whether these are its bytes from `address` on.
+    /// Whether `bytes` are the text's from `address` on.
     pub fn is_at(&self, address: u64, bytes: &[u8]) -> bool {
         let offset = usize::try_from(address.wrapping_sub(self.address)).unwrap_or(usize::MAX);
         offset.checked_add(bytes.len()).and_then(|end| self.code.get(offset..end)) == Some(bytes)
     }
 
-    /// Whether an instruction starts there.
+    /// Whether an instruction starts at the address.
     pub fn starts_at(&self, address: u64) -> bool {
         let offset = address.wrapping_sub(self.address);
         offset < self.code.len() as u64
@@ -93,7 +93,7 @@ impl Text {
         (!instruction.is_invalid()).then_some(instruction)
     }
 
-    /// The instruction that ends where this one starts.
+    /// The instruction that ends where the one at `address` starts.
     pub fn before(&self, address: u64) -> Option<Instruction> {
         let nearest = (1..=Text::INSTRUCTION_MAX as u64)
             .map(|length| address.wrapping_sub(length))
@@ -101,7 +101,7 @@ impl Text {
         self.decode(nearest).filter(|instruction| instruction.next_ip() == address)
     }
 
-    /// Direct branches that lead there.
+    /// Direct branches that lead to the address.
     pub fn jumps_to(&self, address: u64) -> impl Iterator<Item = Instruction> {
         let offset = address.wrapping_sub(self.address);
         let first = self.jumps.partition_point(|jump| u64::from(jump.to) < offset);

@@ -1,6 +1,8 @@
-//! Whether a source counts: before it is believed, it is tried on accesses that are known. An event
-//! that can be opened proves nothing: virtual machines count no accesses, containers forbid to read
-//! other processes' code, and a seccomp filter may end whoever asks. So that happens in a child.
+//! Whether a source counts: before it is believed, it is tried on accesses that are known.
+//!
+//! An event that can be opened proves nothing. Virtual machines count no accesses, containers
+//! forbid to read other processes' code, and a seccomp filter may end a process that asks. So the
+//! trial happens in a child.
 
 use crate::clock::Clock;
 use crate::code::Code;
@@ -13,13 +15,13 @@ use std::time::{Duration, Instant};
 /// it counts nothing.
 const COUNTS: u8 = 0;
 const COUNTS_NOTHING: u8 = 255;
-/// How often the known program is sampled, and so many samples of the right place are enough.
+/// How often the known program is sampled; and how many samples of the right place are enough.
 const RATE_HZ: u32 = 10_000;
 const ENOUGH: u32 = 4;
-/// The clock counts nothing if none came of so much running, or of so many interrupts.
+/// The clock counts nothing if none came of this much running, or of this many interrupts.
 const RUNNING_MOST: Duration = Duration::from_millis(100);
 const INTERRUPTS_MOST: u64 = 200;
-/// However busy the machine is.
+/// The longest that a trial takes, however busy the machine is.
 const LONGEST: Duration = Duration::from_secs(10);
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
@@ -55,7 +57,7 @@ pub fn hardware(kind: Kind) -> bool {
 #[derive(Debug, PartialEq, Eq)]
 enum Said {
     Status(u8),
-    /// A signal ended it, as a filter does.
+    /// A signal ended the child, as a filter does.
     Ended,
 }
 
@@ -93,7 +95,7 @@ fn in_child(judge: impl FnOnce() -> u8) -> io::Result<Said> {
 struct Child(libc::pid_t);
 
 impl Child {
-    /// One that does this, and ends with its status; at the latest with us.
+    /// A child that does `act`, and ends with its status; it ends with this process at the latest.
     fn of(act: impl FnOnce() -> u8) -> io::Result<Child> {
         let parent = std::process::id();
         // SAFETY: the C library's own fork, after which it can allocate; the child leaves by _exit,
@@ -109,7 +111,7 @@ impl Child {
                     libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
                     libc::setrlimit(libc::RLIMIT_CORE, &raw const no_core);
                     libc::setrlimit(libc::RLIMIT_CPU, &raw const no_longer);
-                    // Who ended before that signal was asked for sends none.
+                    // A parent that ended before that signal was asked for sends none.
                     libc::getppid() as u32 != parent
                 };
                 let status = if orphan { COUNTS_NOTHING } else { act() };
@@ -120,7 +122,7 @@ impl Child {
         }
     }
 
-    /// How long it has run.
+    /// How long the child has run.
     fn running(&self) -> Duration {
         let (mut clock, mut time) = (0, libc::timespec { tv_sec: 0, tv_nsec: 0 });
         // SAFETY: both write what they are given.
@@ -142,9 +144,9 @@ impl Drop for Child {
     }
 }
 
-/// Reads a page, for ever: in more instructions in a row than emulators run between two looks at
-/// interrupts (QEMU: 512), as what is interrupted before the first one of a loop has several that
-/// may have come before.
+/// Reads a page, for ever, in more instructions in a row than emulators run between two looks at
+/// interrupts (QEMU: 512). What is interrupted before the first one of a loop has several that may
+/// have come before.
 fn read_all(page: &[u64]) -> u8 {
     loop {
         #[cfg(target_arch = "x86_64")]
@@ -190,7 +192,7 @@ fn judge_reading() -> u8 {
     if found { COUNTS } else { COUNTS_NOTHING }
 }
 
-/// As an exit status.
+/// The error as an exit status.
 fn number(error: &OpenError) -> u8 {
     let number = match error {
         OpenError::Forbidden(error) | OpenError::Unsupported(error) | OpenError::Other(error) => {
@@ -205,8 +207,8 @@ fn number(error: &OpenError) -> u8 {
 mod tests {
     use super::*;
 
-    /// Makes a system call fail with this error, or end who makes it (0), in the calling process
-    /// from now on.
+    /// Makes a system call fail with this error, or end the process that makes it (0). It holds for
+    /// the calling process from now on.
     fn refuse(call: libc::c_long, error: u16) {
         let step = |code: u32, jump_false: u8, value: u32| libc::sock_filter {
             code: code as u16,
@@ -281,8 +283,8 @@ mod tests {
                 without(read, error, || matches!(reading(), Err(OpenError::Blind(_)))),
                 "{error}"
             );
-            // Events can be opened, and their interrupts come; but nobody can say of what. (Or
-            // there are no events.)
+            // Events can be opened, and their interrupts come; but what they are of cannot be told.
+            // (Or there are no events.)
             assert!(without(read, error, || clock().is_err()), "{error}");
         }
         assert!(without(read, 0, || reading().is_err() && clock().is_err()));

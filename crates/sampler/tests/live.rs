@@ -84,14 +84,14 @@ fn a_hot_half_is_found_and_threads_made_later_are_sampled() {
         "{tally:?}: {all} in the memory, {hot} of them in its hot half, of threads {seen_threads:?}"
     );
     assert!(all >= 200.0, "{tally:?}");
-    // Nobody touches the other half; a wrong register would.
+    // Nothing touches the other half; a wrong register would seem to.
     assert!(hot / all > 0.98, "{hot} of {all}");
     // Most of the time is spent waiting for that memory.
     assert!(tally.located * 2 > tally.samples, "{tally:?}");
     assert_eq!(seen_threads.len(), 2);
 }
 
-/// Touches so many new pages, each by a fault of its own; where they are.
+/// Touches `pages` new pages, each by a fault of its own; returns where they are.
 fn fault(pages: usize) -> Range<u64> {
     let bytes = pages * 4096;
     // SAFETY: a new mapping, of which nothing is touched outside, and which is left to the process.
@@ -111,7 +111,7 @@ fn fault(pages: usize) -> Range<u64> {
     }
 }
 
-/// By an event that every machine has: this thread's faults.
+/// Samples of an event that every machine has: this thread's faults.
 #[test]
 fn a_period_can_be_changed() {
     let request = Request {

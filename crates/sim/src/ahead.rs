@@ -1,4 +1,4 @@
-//! A stream whose next blocks are made by a thread of their own while one is simulated: for a
+//! A stream whose next blocks are made by a thread of their own while one is simulated. It is for a
 //! recording, which is decompressed, where a CPU is idle.
 
 use crate::source::{Access, Source, SourceError};
@@ -19,7 +19,7 @@ pub struct Ahead {
 }
 
 impl Ahead {
-    /// Begins at once. The thread ends with the source, or when this goes.
+    /// Begins at once. The thread ends with the source, or when this value is dropped.
     pub fn new(mut source: Box<dyn Source>) -> Ahead {
         let (units, sizes, accesses) = (source.units(), source.sizes(), source.accesses());
         let (to_be_filled, filled) = (channel::<Vec<Access>>(), channel());
@@ -61,7 +61,7 @@ impl Source for Ahead {
         });
         self.ended = made.as_ref().map_or(true, Vec::is_empty);
         let used = std::mem::replace(block, made?);
-        // At the source's end nobody takes it any more.
+        // At the source's end the empty block is not taken any more.
         let _ = self.empty.send(used);
         Ok(())
     }
@@ -125,7 +125,7 @@ mod tests {
             ahead.next_block(&mut block).unwrap();
             assert!(block.is_empty());
         }
-        // Who stops in the middle leaves no one waiting.
+        // A stream that is dropped in the middle leaves no thread waiting.
         drop(Ahead::new(Box::new(Breaks { left: u32::MAX, panics: false })));
     }
 }

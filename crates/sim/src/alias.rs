@@ -10,7 +10,8 @@ pub struct Alias {
 }
 
 impl Alias {
-    /// By these weights, not below 0, of which at least one is more, and fewer than 2³².
+    /// Makes the numbers of these weights, not below 0, of which at least one is more, and fewer
+    /// than 2³².
     pub fn new(weights: &[f64]) -> Alias {
         let mean = weights.iter().sum::<f64>() / weights.len() as f64;
         assert!(mean > 0.0 && mean.is_finite(), "weights of which one is more than 0");

@@ -6,7 +6,7 @@ use serde::Serialize;
 /// Sums over a stretch. Accesses are those of the stream; each stands for several real ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Counts {
-    /// Each is a hit or a miss.
+    /// Number of accesses, each of which is a hit or a miss.
     pub accesses: u64,
     /// Accesses to units that were in the fast tier, or came there before the access went on
     /// because a hint asked for it.
@@ -36,12 +36,12 @@ pub struct Counts {
     pub latency_ns: f64,
     /// Base units in the fast tier times ns, and those in the slow one.
     pub fast_unit_ns: f64,
-    /// See there.
+    /// Base units in the slow tier times ns.
     pub slow_unit_ns: f64,
 }
 
 impl Counts {
-    /// Adds another stretch's.
+    /// Adds the counts of another stretch.
     pub fn add(&mut self, other: &Counts) {
         self.accesses += other.accesses;
         self.hits += other.hits;
@@ -65,7 +65,7 @@ impl Counts {
         self.hits as f64 / (self.accesses as f64).max(1.0)
     }
 
-    /// Real accesses a second, of which each of these stands for `stands_for`.
+    /// Real accesses a second, of which each access of the stream stands for `stands_for`.
     pub fn per_s(&self, stands_for: f64) -> f64 {
         if self.time_ns > 0.0 {
             self.accesses as f64 * stands_for / self.time_ns * 1e9
@@ -75,7 +75,7 @@ impl Counts {
     }
 
     /// Average memory access time, ns: latencies, and faults, which are those of one in
-    /// `stands_for` real accesses. Not what moves take.
+    /// `stands_for` real accesses. What moves take is not in it.
     pub fn amat_ns(&self, stands_for: f64) -> f64 {
         (self.latency_ns + self.fault_ns / stands_for) / (self.accesses as f64).max(1.0)
     }

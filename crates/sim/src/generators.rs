@@ -48,8 +48,8 @@ pub fn names() -> impl Iterator<Item = (&'static str, &'static str)> {
         .chain(OTHERS.map(|(name, _, about)| (name, about)))
 }
 
-/// Leaves of an inner node: one of 1 KiB with up to 63 children as `terrace load memory btree` has
-/// them, filled by ln 2 as random inserts do.
+/// Leaves of an inner node. Nodes are those of `terrace load memory btree`: 1 KiB with up to 63
+/// children, filled by ln 2 as random inserts do.
 const FAN_OUT: u64 = 44;
 
 /// A stream that can be generated, as often as one likes.
@@ -72,11 +72,12 @@ pub struct Generator {
 pub const KEYS: [&str; 8] =
     ["units", "accesses", "theta", "changes", "elements", "shift", "writes", "huge"];
 
-/// Units that one may ask for, at least.
+/// Least number of units that can be asked for.
 const UNITS_LEAST: u32 = 16;
 
 impl Generator {
-    /// As it is written. `units` and `accesses` are those where the text says nothing of them.
+    /// Reads a generator as it is written. `units` and `accesses` are its numbers where the text
+    /// says nothing of them.
     pub fn parse(text: &str, units: u32, accesses: u64) -> Result<Generator, SpecError> {
         let (written, parameters) = split(text);
         let name =
@@ -145,7 +146,7 @@ impl Generator {
         Ok(())
     }
 
-    /// Units that it touches; base pages, where there are huge ones too.
+    /// Units that the stream touches; base pages, where there are huge ones too.
     pub fn units(&self) -> u32 {
         self.units
     }
@@ -155,7 +156,7 @@ impl Generator {
         self.huge.is_some()
     }
 
-    /// Its accesses. The same seed makes the same ones.
+    /// The accesses. The same seed makes the same ones.
     pub fn source(&self, seed: u64) -> Box<dyn Source> {
         let stream = Box::new(self.stream(seed));
         match self.huge {
@@ -164,8 +165,8 @@ impl Generator {
         }
     }
 
-    /// Draws units, which is quicker than elements and as good where nothing changes: by what their
-    /// elements have together.
+    /// Weights of units: what their elements have together. To draw units is quicker than to draw
+    /// elements, and as good where nothing changes.
     fn weigh(&self, kind: Kind, elements: u64, seed: u64) -> Alias {
         let scattered = Scattered::new(elements, seed);
         let mut weights = vec![0.0; self.units as usize];
@@ -219,7 +220,7 @@ impl Generator {
 }
 
 impl fmt::Display for Generator {
-    /// With all its parameters; parsed again it is the same one.
+    /// Writes the generator with all its parameters; parsed again it is the same one.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = match self.name {
             Name::Pattern(kind) => kind.name(),
@@ -304,7 +305,7 @@ impl Stream {
     }
 }
 
-/// A normal distribution around the middle of so many units.
+/// A normal distribution around the middle of `units` units.
 fn bell(units: u64) -> Alias {
     const WIDTH: f64 = 0.025;
     let (middle, sigma) = (units as f64 / 2.0, (units as f64 * WIDTH).max(1.0));

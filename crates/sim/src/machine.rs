@@ -1,8 +1,8 @@
 //! The machine that is modelled: a fast tier, a slow one, what accesses and moves cost.
 //!
-//! A closed loop: so many requests are on their way at any time, each waits for its tier's latency.
-//! Where a tier's bandwidth runs out they wait for one another too ([`Machine::loaded`]). Sources
-//! of the presets' numbers: `docs/simulator.md`.
+//! A closed loop: `in_flight` requests are on their way at any time, and each waits for its tier's
+//! latency. Where a tier's bandwidth runs out they wait for one another too ([`Machine::loaded`]).
+//! Sources of the presets' numbers: `docs/simulator.md`.
 
 /// Bytes of a page.
 pub const PAGE: u64 = 4096;
@@ -38,24 +38,24 @@ pub struct Compressed {
 /// The tier that has room for all.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Slow {
-    /// Is read and written where it is.
+    /// The tier is read and written where it is.
     Memory(Memory),
-    /// Is not.
+    /// The tier is compressed: accesses to it are faults.
     Compressed(Compressed),
 }
 
-/// What a move costs the program: everything waits for so long. An assumption: how much of a move a
-/// program feels was not measured.
+/// Cost of a move to the program: everything waits for this long. An assumption: how much of a move
+/// a program feels was not measured.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MoveCost {
-    /// However large the unit is, ns.
+    /// Part that does not depend on the unit's size, ns.
     pub unit_ns: f64,
-    /// For each of its pages, ns.
+    /// Part for each of the unit's pages, ns.
     pub page_ns: f64,
 }
 
 impl MoveCost {
-    /// So much for a region, `unit_ns` of it however large the unit is.
+    /// Cost of `region_ns` for a region, `unit_ns` of it however large the unit is.
     const fn of_region(region_ns: f64, unit_ns: f64) -> MoveCost {
         MoveCost { unit_ns, page_ns: (region_ns - unit_ns) / (REGION / PAGE) as f64 }
     }
@@ -66,12 +66,12 @@ impl MoveCost {
     }
 }
 
-/// Two tiers, and who uses them.
+/// Two tiers, and the program that uses them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Machine {
     /// The preset's name.
     pub name: &'static str,
-    /// One line about it.
+    /// Line of text about the machine.
     pub about: &'static str,
     /// The fast tier.
     pub fast: Memory,
@@ -100,14 +100,14 @@ pub struct Traffic {
 }
 
 impl Machine {
-    /// How long an access to the fast and to the slow tier takes under this traffic, ns; of a
+    /// How long an access to the fast and to the slow tier takes under this traffic, ns. Of a
     /// compressed slow tier the latter is that of the fast one, which follows the fault.
     ///
     /// By exact mean value analysis (Reiser and Lavenberg 1980): requests go round in a closed
-    /// network; in each tier they first wait for a line's service, 64 bytes over the bandwidth,
-    /// behind those that came before, and then for the rest of the latency, in which they hinder
-    /// nobody. With bandwidth to spare that is the latency; never more lines pass than the
-    /// bandwidth lets through.
+    /// network. In each tier they first wait for a line's service, 64 bytes over the bandwidth,
+    /// behind those that came before. Then they wait for the rest of the latency, in which they
+    /// hinder no other request. With bandwidth to spare that is the latency. Never more lines pass
+    /// than the bandwidth lets through.
     pub fn loaded(&self, traffic: &Traffic) -> [f64; 2] {
         let slow = match &self.slow {
             Slow::Memory(slow) => slow,
@@ -146,7 +146,7 @@ impl Machine {
         [tiers[0].delay + times[0], tiers[1].delay + times[1]]
     }
 
-    /// The preset of that name.
+    /// The preset of the given name.
     pub fn preset(name: &str) -> Option<Machine> {
         PRESETS.iter().find(|machine| machine.name == name).copied()
     }
@@ -199,8 +199,8 @@ const FAULT_PATH_NS: f64 = 4_600.0;
 /// `fault-steps.json`: a median of 5.6 µs with 4.3 µs of compression.
 const EVICT_PATH_NS: f64 = 1_300.0;
 
-/// Times of a page in µs and ratio: medians over six sets of pages (two texts and the heaps of
-/// four programs), on one core at 2.1 GHz; the ratio is that of memcached's heap.
+/// Times of a page in µs and ratio: medians over six sets of pages (two texts and the heaps of four
+/// programs). They are of one core at 2.1 GHz; the ratio is that of memcached's heap.
 const fn compressed(
     name: &'static str,
     about: &'static str,
@@ -331,8 +331,8 @@ mod tests {
                 latency(in_flight)
             );
         }
-        // Which tier runs out first depends on its share: of `optane`, reads alone, the slow one's
-        // 39 GB/s where half are misses, DRAM's 100 where a fifth are.
+        // Which tier runs out first depends on its share. Of `optane`, reads alone, it is the slow
+        // one's 39 GB/s where half are misses, DRAM's 100 where a fifth are.
         let optane = Machine { in_flight: 1000, ..Machine::preset("optane").unwrap() };
         for (fast, slow, gbps) in [(1, 1, 2.0 * 39.0), (4, 1, 100.0 / 0.8)] {
             let [hit, miss] = optane.loaded(&Traffic { fast: [fast, 0], slow: [slow, 0] });

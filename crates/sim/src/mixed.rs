@@ -108,8 +108,8 @@ mod tests {
 
     #[test]
     fn a_range_is_huge_if_enough_of_it_is_touched() {
-        // Of the ranges 0, 1 and 7 of a process and the range 0 of another one: 2, 3, 1 and 2
-        // pages, one of the last not touched.
+        // Pages of the ranges 0, 1 and 7 of a process and the range 0 of another one. They are 2,
+        // 3, 1 and 2 pages, one of the last not touched.
         let addresses =
             [(1, 512), (1, 3), (1, 513), (2, 0), (1, 5), (1, 900), (1, 7 * 512), (2, 1)];
         let reads = || Box::new(Given::reads(8, 0..8));

@@ -2,10 +2,11 @@
 //! over pages or sorted by how popular they are; the fifth of the pages that is hottest is in the
 //! fast tier. Its Figures 2a, 2b and 3.
 //!
-//! 2³¹ objects are not made one by one. Sorted, sums of r^−θ say all. Scattered, a page is as many
-//! ranks drawn by chance; of some thousand such pages it is known how hot one is by which the
-//! hottest fifth begins, and how likely an object of a given rank shares its page with enough
-//! others, or is popular enough, to be there.
+//! 2³¹ objects are not made one by one. Sorted, sums of r^−θ say all.
+//!
+//! Scattered, a page is a number of ranks drawn by chance. Some thousand such pages tell how hot
+//! the coldest page of the hottest fifth is. From that follows how likely an object of a given rank
+//! is in that fifth. It is if it shares its page with enough others, or is popular enough.
 
 use crate::scattered::mixed;
 use rand::rngs::SmallRng;
@@ -36,7 +37,7 @@ fn zipf_tail(after: u64, n: u64, theta: f64) -> f64 {
     integral + ends + slopes
 }
 
-/// The array and who reads it.
+/// The array, and how it is read.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Array {
     /// Size of the whole array, bytes.
@@ -59,7 +60,7 @@ pub struct Array {
 }
 
 impl Default for Array {
-    /// The paper's, in pages of 2 MiB.
+    /// The paper's array, in pages of 2 MiB.
     fn default() -> Array {
         Array {
             bytes: 256 << 30,
@@ -74,16 +75,16 @@ impl Default for Array {
     }
 }
 
-/// By what pages are chosen.
+/// What pages are chosen by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heat {
-    /// By how often their objects are to be expected.
+    /// How often their objects are expected to be accessed.
     Expected,
-    /// By how often they came, which is chance.
+    /// How often their objects were accessed, which is chance.
     Counted,
 }
 
-/// One bar of Figure 2b, or one pair of Figure 3.
+/// Bar of Figure 2b, or pair of Figure 3.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Amat {
     /// Hit ratio of the fast tier if objects are scattered.
@@ -107,7 +108,7 @@ impl Amat {
 const PAGES_DRAWN: usize = 100_000;
 /// Pages of fewer objects are drawn object by object.
 const MANY_OBJECTS: u64 = 256;
-/// So many objects of like ranks on a page are drawn by their mean and deviation.
+/// Least number of objects of like ranks on a page that are drawn by their mean and deviation.
 const NORMAL_FROM: u64 = 64;
 /// Steps into which each doubling of ranks is divided, where something is summed over ranks.
 const STEPS_A_DOUBLING: f64 = 32.0;
@@ -115,7 +116,7 @@ const STEPS_A_DOUBLING: f64 = 32.0;
 const COUNTS_A_STEP: usize = 1000;
 
 impl Array {
-    /// Objects in it.
+    /// Number of objects in the array.
     pub fn objects(&self) -> u64 {
         self.bytes / self.object_bytes
     }
@@ -151,9 +152,11 @@ impl Array {
         }
     }
 
-    /// An access to an object of weight w is a hit if its page is hot: if w and the other objects'
-    /// weights are more than the hottest fifth begins with. Of pages that have just as much,
-    /// chance takes as many as complete the fifth: without skew those are all.
+    /// Hit ratio of scattered objects where pages are chosen by expected accesses.
+    ///
+    /// An access to an object of weight w is a hit if its page is hot. The page is hot if w and the
+    /// other objects' weights are more than the hottest fifth begins with. Of pages that have just
+    /// as much, chance takes as many as complete the fifth: without skew those are all.
     fn scattered(&self, all: f64, random: &mut SmallRng) -> f64 {
         let mut others = self.drawn_pages(self.objects_a_page() - 1, random);
         let pages =
@@ -213,7 +216,7 @@ impl Array {
         (((u128::from(random.next_u64()) * u128::from(self.objects())) >> 64) + 1) as f64
     }
 
-    /// Sums of the weights of so many objects each, drawn by chance.
+    /// Sums of the weights of `objects` objects each, drawn by chance.
     fn drawn_pages(&self, objects: u64, random: &mut SmallRng) -> Vec<f64> {
         if objects <= MANY_OBJECTS {
             return (0..PAGES_DRAWN)
@@ -246,7 +249,8 @@ impl Array {
             .collect()
     }
 
-    /// So many of each band, and of a few of them each by itself.
+    /// Sum of the weights of `objects` objects, drawn from the bands. Of a band with few objects
+    /// each is drawn by itself.
     fn drawn_page(&self, objects: u64, bands: &[Band], random: &mut SmallRng) -> f64 {
         let (mut left, mut ranks_left, mut sum) = (objects, self.objects(), 0.0);
         // The last ones first: most objects are of those, and the first bands are soon known to
@@ -390,7 +394,7 @@ fn quantile(values: &mut [f64], share: f64) -> f64 {
     *values.select_nth_unstable_by(at, f64::total_cmp).1
 }
 
-/// How often what is expected so often comes.
+/// Number of accesses where `mean` are expected, drawn by chance.
 fn counted(mean: f64, random: &mut SmallRng) -> f64 {
     Poisson::new(mean.max(f64::MIN_POSITIVE)).expect("a mean above 0").sample(random)
 }

@@ -1,11 +1,11 @@
-//! One pass over a stream for several simulations: block by block, so that a block is made once and
-//! stays in the cache for all of them.
+//! A pass over a stream for several simulations, block by block. So a block is made once and stays
+//! in the cache for all of them.
 
 use crate::simulation::Simulation;
 use crate::source::{Access, Source, SourceError};
 
-/// Runs all over the whole stream. `progress` is told the accesses of each block. Who asks for what
-/// is to come has blocks read ahead for it.
+/// Runs all simulations over the whole stream. `progress` is told the accesses of each block. For a
+/// simulation that asks for what is to come blocks are read ahead.
 ///
 /// The stream's units must be below those of each simulation; a recorded stream that breaks its
 /// word is an error.

@@ -1,4 +1,4 @@
-//! Which element of memory is touched next: loads that a tiering policy should follow, or should
+//! Patterns of accesses to elements of memory: loads that a tiering policy should follow, or should
 //! not fall for.
 //!
 //! Elements lie in memory in the order of their numbers, so what a pattern says of numbers is true
@@ -37,7 +37,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Kind; 8] = [
         Kind::Zipf,
         Kind::Scattered,
@@ -63,7 +63,7 @@ impl Kind {
         }
     }
 
-    /// One line about it.
+    /// Line of text about the kind.
     pub fn about(self) -> &'static str {
         match self {
             Kind::Zipf => "Zipf; popular elements are neighbours",
@@ -88,7 +88,7 @@ impl Kind {
     }
 }
 
-/// One chain through so many elements: behind each its next (Sattolo's algorithm).
+/// A chain through `elements` elements: behind each its next (Sattolo's algorithm).
 pub fn chain(elements: u64, seed: u64) -> Vec<u32> {
     let mut links: Vec<u32> = (0..elements as u32).collect();
     for i in (1..elements).rev() {
@@ -97,7 +97,7 @@ pub fn chain(elements: u64, seed: u64) -> Vec<u32> {
     links
 }
 
-/// One thread's way through the elements.
+/// Way of one thread through the elements.
 #[derive(Debug)]
 pub struct Pattern {
     kind: Kind,
@@ -119,9 +119,9 @@ const HOT_OF_10: u32 = 9;
 const ROW: u64 = 512;
 
 impl Pattern {
-    /// Over so many elements, at least 16 (a stencil of less than [`ELEMENTS_LEAST`] meets its
-    /// neighbours twice), with a Zipf exponent of `theta`, at least 0. Threads of the same load
-    /// have the same seed and different numbers.
+    /// Makes a pattern over `elements` elements, at least 16, with a Zipf exponent of `theta`, at
+    /// least 0. A stencil of less than [`ELEMENTS_LEAST`] meets its neighbours twice. Threads of
+    /// the same load have the same seed and different numbers.
     pub fn new(kind: Kind, elements: u64, theta: f64, seed: u64, thread: u64) -> Pattern {
         let zipf_over = if kind == Kind::Scan { elements / 5 } else { elements };
         Pattern {
@@ -149,8 +149,9 @@ impl Pattern {
         }
     }
 
-    /// There were so many changes since the load began, and part of the time to the next one is
-    /// over. To be told now and then; true if something else is hot now.
+    /// Tells the pattern how many changes there were since the load began, with the part of the
+    /// time to the next one that is over. To be told now and then. True if something else is hot
+    /// now.
     pub fn at(&mut self, changes: f64) -> bool {
         let hot = Self::hot(self.kind, self.elements);
         let from = match self.kind {

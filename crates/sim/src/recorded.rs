@@ -11,12 +11,12 @@ use std::path::Path;
 use terrace_trace::accesses::{Decoder, Reader, Record, is_write, page_of};
 use terrace_trace::objects;
 
-/// An error with the file's name before it.
+/// Error with the file's name before it.
 fn of_file(path: &Path, error: impl std::fmt::Display) -> SourceError {
     SourceError(format!("{}: {error}", path.display()).into())
 }
 
-/// What one should know of a file that had no room for so many of `what` more.
+/// Note about a file that had no room for `left_out` more of `what`.
 fn full(left_out: u64, what: &str) -> Option<String> {
     (left_out > 0).then(|| format!("the file was full: {left_out} {what} are not in it"))
 }
@@ -41,8 +41,8 @@ pub struct Recorded {
 }
 
 impl Recorded {
-    /// In units of so many bytes, a multiple of the recording's pages; numbered in the order in
-    /// which they are touched first. At least one of them was touched.
+    /// Opens a recording in units of `unit_bytes`, a multiple of the recording's pages. They are
+    /// numbered in the order in which they are touched first. At least one of them was touched.
     pub fn open(path: &Path, unit_bytes: u64) -> Result<Recorded, SourceError> {
         let reader = Reader::open(path).map_err(|error| of_file(path, error))?;
         let page_bytes = reader.header.page_bytes;
@@ -108,17 +108,17 @@ impl Recorded {
         if self.units.is_empty() { page } else { self.units[page as usize] }
     }
 
-    /// Real accesses that each stands for.
+    /// Real accesses that each access stands for.
     pub fn period(&self) -> u64 {
         self.reader.header.period.max(1)
     }
 
-    /// Whether it ends where it is cut off or damaged, and why.
+    /// Whether the stream ends where the recording is cut off or damaged, and why.
     pub fn ends_early(&self) -> EndsEarly {
         self.ends_early.clone()
     }
 
-    /// What one should know: that the file had no room for all.
+    /// Note that the file had no room for all accesses.
     pub fn note(&self) -> Option<String> {
         full(self.reader.left_out(), "accesses")
     }
@@ -174,8 +174,8 @@ pub struct RecordedObjects {
 }
 
 impl RecordedObjects {
-    /// Opens a file. `ends_early` is told if that is cut off or damaged: by the end of the stream,
-    /// as it is one for all who go through the same file.
+    /// Opens a file. `ends_early` is told if that is cut off or damaged, by the end of the stream.
+    /// It is shared by all streams from the same file.
     pub fn open(path: &Path, ends_early: EndsEarly) -> Result<RecordedObjects, SourceError> {
         let reader = objects::Reader::open(path).map_err(|error| of_file(path, error))?;
         reader.incomplete().into_iter().for_each(|why| ends_early.because(why.to_owned()));
@@ -188,7 +188,7 @@ impl RecordedObjects {
         })
     }
 
-    /// Real accesses that each stands for.
+    /// Real accesses that each access stands for.
     pub fn period(&self) -> u64 {
         self.reader.header.period.max(1)
     }
@@ -198,7 +198,7 @@ impl RecordedObjects {
         self.reader.header.cache.is_some()
     }
 
-    /// As of [`Recorded`].
+    /// Note that the file had no room for all events.
     pub fn note(&self) -> Option<String> {
         full(self.reader.left_out(), "events")
     }

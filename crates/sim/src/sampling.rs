@@ -1,4 +1,4 @@
-//! Which accesses a sampler meets: one in so many, with the noise that this brings.
+//! Accesses that a sampler meets: one in a period, with the noise that this brings.
 
 use rand::SeedableRng as _;
 use rand::rngs::SmallRng;
@@ -6,9 +6,9 @@ use rand_distr::{Distribution as _, Exp1};
 
 /// Accesses from one sample to the next.
 ///
-/// Each access is met with the same chance, whatever came before: gaps are geometric, so that a
+/// Each access is met with the same chance, whatever came before. Gaps are geometric, so that a
 /// unit's samples are as noisy as counts of chance are (Poisson). Real samplers count to a fixed
-/// period; over many units and what else a program does between, which access of a unit they meet
+/// period. Over many units and what else a program does between, which access of a unit they meet
 /// is chance too.
 #[derive(Debug)]
 pub struct Gaps {
@@ -20,7 +20,7 @@ pub struct Gaps {
 }
 
 impl Gaps {
-    /// One sample in `period` accesses on average, at least 1. The same seed gives the same gaps.
+    /// Makes gaps of `period` accesses on average, at least 1. The same seed gives the same gaps.
     pub fn new(period: f64, seed: u64) -> Gaps {
         assert!(period >= 1.0, "a period of {period} accesses");
         let scale = if period > 1.0 { -1.0 / (-1.0 / period).ln_1p() } else { 0.0 };

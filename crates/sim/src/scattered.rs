@@ -8,9 +8,9 @@ pub fn mixed(number: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// A permutation of the numbers below a limit: a Feistel network over the next even power of two,
-/// walked until it is below the limit again (Black and Rogaway 2002, "cycle walking"; four steps at
-/// most on average).
+/// A permutation of the numbers below a limit: a Feistel network over the next even power of two.
+/// It is walked until it is below the limit again (Black and Rogaway 2002, "cycle walking"; four
+/// steps at most on average).
 #[derive(Clone, Copy, Debug)]
 pub struct Scattered {
     items: u64,
@@ -32,7 +32,7 @@ impl Scattered {
         }
     }
 
-    /// Where `rank`, below `items`, is.
+    /// The number at `rank`, which is below `items`.
     pub fn item(&self, rank: u64) -> u64 {
         assert!(rank < self.items);
         let mut number = self.shuffled(rank);

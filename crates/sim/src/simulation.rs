@@ -1,13 +1,16 @@
-//! One policy over a stream of accesses: where each unit is, how late it is, and what the policy is
-//! told and asks for.
+//! Simulation of a policy over a stream of accesses: where units are, how late it is, what the
+//! policy is told and asks for.
 //!
 //! Time is what accesses, faults and moves take ([`machine`](crate::machine)), so a policy that
 //! does better has fewer ticks over the same accesses. Between ticks only samples, hints and faults
-//! reach the policy. At each tick, in this order: the time, which units were touched and written
-//! and what is to come (as far as it asks), what it decides, what of that was made, which units it
-//! arms.
+//! reach the policy. At each tick, in this order:
 //!
-//! Units may be of several sizes ([`Simulation::sized`]): what the fast tier holds, what may be
+//! - the policy is told the time, which units were touched and written, and what is to come, as far
+//!   as it asks;
+//! - it decides, and is told which moves were made;
+//! - it says which units it arms.
+//!
+//! Units may be of several sizes ([`Simulation::sized`]). What the fast tier holds, what may be
 //! moved and what a move costs is counted in base units. Which size a unit has is looked at when it
 //! arrives and when it moves, and by no access.
 //!
@@ -30,12 +33,12 @@ use terrace_policy::registry::simulated::Parameters;
 pub struct Settings {
     /// Tiers and costs.
     pub machine: Machine,
-    /// Units below this exist.
+    /// Number of units: all are below this.
     pub units: u32,
     /// Bytes of a base unit, which is a unit where all are alike, for what moves and faults cost.
     pub unit_bytes: f64,
-    /// Base units that the fast tier has room for; of a machine with a compressed tier at least
-    /// one unit's, the largest's.
+    /// Base units that the fast tier has room for. Of a machine with a compressed tier it is at
+    /// least the largest unit.
     pub capacity: u32,
     /// All units are there at first, those with low numbers in the fast tier; otherwise each
     /// arrives when it is touched first. Then it comes into the fast tier if there is room, as
@@ -43,7 +46,7 @@ pub struct Settings {
     pub populated: bool,
     /// Time from the end of a tick to the next, ns. 50 ms in the papers.
     pub tick_ns: f64,
-    /// Real accesses that each of the stream stands for, at least 1.
+    /// Real accesses that each access of the stream stands for, at least 1.
     pub stands_for: f64,
     /// Real accesses from one sample to the next, on average; at least `stands_for`.
     pub sample_period: f64,
@@ -54,7 +57,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// A machine and memory of so many units of 2 MiB, of which the fast tier holds a fifth.
+    /// Settings for a machine and `units` units of 2 MiB, of which the fast tier holds a fifth.
     pub fn new(machine: Machine, units: u32) -> Settings {
         Settings {
             machine,
@@ -70,7 +73,7 @@ impl Settings {
         }
     }
 
-    /// What policies are to know of all this. `samples` multiplies what they count in samples.
+    /// What policies are to know of the settings. `samples` multiplies what they count in samples.
     pub fn parameters(&self, samples: f64) -> Parameters {
         let machine = &self.machine;
         let fast_ns = machine.fast.latency_ns;
@@ -110,8 +113,8 @@ impl Settings {
 const SLOW: u8 = 1;
 const TOUCHED: u8 = 2;
 const WRITTEN: u8 = 4;
-/// From here on the next access is more than a look at where the unit is: the policy wants to know
-/// of it; it never was touched; it is compressed.
+/// Marks from this one on make the next access more than a look at where the unit is. The policy
+/// wants to know of it, the unit never was touched, or it is compressed.
 const SPECIAL: u8 = 8;
 const ARMED: u8 = 8;
 const ABSENT: u8 = 16;
@@ -121,7 +124,7 @@ const FAULTS: u8 = 32;
 /// room for the unit that faults.
 const CANDIDATES: u32 = 16;
 
-/// One policy's memory.
+/// Simulation of one policy.
 pub struct Simulation {
     settings: Settings,
     policy: Box<dyn PlacementPolicy>,
@@ -130,7 +133,7 @@ pub struct Simulation {
     /// Base units that may be moved in a tick.
     moves_max: u32,
     senses: Senses,
-    /// Whether it asks which units were touched or written.
+    /// Whether the policy asks which units were touched or written.
     marks: bool,
     places: Vec<u8>,
     /// Base units in the fast tier, and in all.
@@ -145,7 +148,7 @@ pub struct Simulation {
     /// In this tick: latency of a hit and of a miss.
     latencies: [f64; 2],
     traffic: Traffic,
-    /// Faults since time was last added up.
+    /// Time of faults since time was last added up, ns.
     pending_ns: f64,
     window: Counts,
     windows: Vec<Counts>,
@@ -173,12 +176,12 @@ impl Misses {
     }
 }
 
-/// What came of it.
+/// Result of a simulation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
-    /// In all.
+    /// Counts of all accesses.
     pub total: Counts,
-    /// In each window of the stream, the last one shorter.
+    /// Counts of each window of the stream, the last one shorter.
     pub windows: Vec<Counts>,
     /// Times that the policy was asked.
     pub ticks: u64,
@@ -264,7 +267,7 @@ impl Simulation {
         self.settings.capacity - self.used >= self.size(unit)
     }
 
-    /// Its settings.
+    /// Settings of the simulation.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
@@ -279,8 +282,8 @@ impl Simulation {
         self.now_ns
     }
 
-    /// Accesses that [`run`](Simulation::run) wants to look ahead at most: as many as there can be
-    /// in a tick, of a policy that asks for what is to come.
+    /// Most accesses that [`run`](Simulation::run) wants to look ahead: as many as there can be in
+    /// a tick, if the policy asks for what is to come.
     pub fn looks_ahead(&self) -> u64 {
         if self.senses.foretold {
             (self.settings.tick_ns / self.access_ns(self.settings.machine.fast.latency_ns)).ceil()
@@ -290,11 +293,12 @@ impl Simulation {
         }
     }
 
-    /// What comes next in the stream, and after that. Units are below `settings.units`.
+    /// Runs the accesses that come next in the stream; `later` are those after them. Units are
+    /// below `settings.units`.
     pub fn run(&mut self, mut accesses: &[Access], later: &[Vec<Access>]) {
         while !accesses.is_empty() {
-            // So many surely come before the tick is due; then the rest of it again, until it is
-            // due.
+            // At least this many come before the tick is due; then the rest of it again, until it
+            // is due.
             let until_tick = ((self.tick_at_ns - self.now_ns) / self.slowest_ns()) as u64;
             let until_window = self.settings.window - self.window.accesses;
             let (now, rest) = accesses
@@ -313,7 +317,7 @@ impl Simulation {
         }
     }
 
-    /// The end of the stream.
+    /// Ends the stream.
     pub fn finish(mut self) -> Outcome {
         let in_fast = (0..).zip(&self.places).filter(|(_, place)| **place & (SLOW | ABSENT) == 0);
         assert_eq!(
@@ -332,7 +336,7 @@ impl Simulation {
         Outcome { total, windows: self.windows, ticks: self.ticks }
     }
 
-    /// How far time goes on by an access of the stream, whose memory takes so long.
+    /// How far time goes on by an access of the stream, whose memory takes `latency_ns`, ns.
     fn access_ns(&self, latency_ns: f64) -> f64 {
         latency_ns * self.settings.stands_for / f64::from(self.settings.machine.in_flight)
     }
@@ -505,7 +509,7 @@ impl Simulation {
         if self.index.is_empty() { 0 } else { FAULTS }
     }
 
-    /// A present unit is there now; it was in the other place. Nobody waits for its next access any
+    /// Puts a present unit into a place; it was in the other. Its next access is not waited for any
     /// more, as the kernel's migration makes its entry anew.
     fn put(&mut self, unit: UnitId, to: Place) {
         let at = unit as usize;
@@ -541,7 +545,7 @@ impl Simulation {
         }
     }
 
-    /// A move that costs so many times what moves do, and the policy is told.
+    /// Moves a unit at `times` the cost of a move, and tells the policy.
     fn make(&mut self, unit: UnitId, to: Place, times: f32) {
         let machine = &self.settings.machine;
         let (cost, count) = match to {
@@ -619,11 +623,11 @@ impl Simulation {
         }
         // What was going on since the last tick is what the next one expects.
         self.latencies = self.settings.machine.loaded(&std::mem::take(&mut self.traffic));
-        // Who moves pages sleeps when that is done, as kernel threads do.
+        // A thread that moves pages sleeps when that is done, as kernel threads do.
         self.tick_at_ns = self.now_ns + self.settings.tick_ns;
     }
 
-    /// Which units have a mark, which none has then.
+    /// Collects the units that have a mark into `bits`, and clears the mark.
     fn collect(&mut self, mark: u8) {
         self.bits.clear();
         self.bits.extend(self.places.chunks_mut(64).map(|places| {
@@ -1158,7 +1162,7 @@ mod tests {
     /// Accesses in a tick and a window of [`free_moves`].
     const TICK: usize = 2_000;
 
-    /// Both tiers are as fast as each other, and moves take no time.
+    /// Settings where both tiers are as fast as each other, and moves take no time.
     fn free_moves(units: u32, capacity: u32) -> Settings {
         let free = MoveCost { unit_ns: 0.0, page_ns: 0.0 };
         let slow = Slow::Memory(machine().fast);
@@ -1175,7 +1179,7 @@ mod tests {
     }
 
     /// Where both tiers are as fast as each other and moves take no time, ticks come at the same
-    /// accesses for all, and nobody has more hits in any window than who knows what comes.
+    /// accesses for all. Then no policy has more hits in any window than the oracle.
     #[test]
     fn nobody_beats_who_knows_what_comes() {
         let units = 300;
@@ -1215,7 +1219,7 @@ mod tests {
                     );
                 }
             }
-            // And it is not that nobody does anything.
+            // And the policies do move units.
             assert!(outcomes.iter().any(|outcome| outcome.total.promoted > 0), "{name}");
         }
     }
@@ -1340,8 +1344,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(12))]
 
-        /// Every policy, over units of any sizes: the tier is never too full (which is asserted all
-        /// the time, and counted again at the end), and what is asked for is the same each time.
+        /// Every policy, over units of any sizes. The tier is never too full, which is asserted all
+        /// the time, and counted again at the end. What is asked for is the same each time.
         #[test]
         fn policies_keep_to_the_room_of_units_of_any_size(
             seed: u64, sizes in prop::collection::vec(prop_oneof![3 => Just(1u32), 1 => 2u32..40], 40..200), capacity in 40u32..600, preset in 0usize..7,

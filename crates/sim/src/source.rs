@@ -3,26 +3,26 @@
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
-/// One access to a unit of placement, in 32 bits: twice the unit, and one more if it is changed.
+/// Access to a unit of placement, in 32 bits: twice the unit, and one more if it is changed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Access(u32);
 
 impl Access {
-    /// Numbers of units are below this.
+    /// Most units: their numbers are below this.
     pub const UNITS_MOST: u32 = 1 << 31;
 
-    /// To a unit below [`UNITS_MOST`](Access::UNITS_MOST).
+    /// Makes an access to a unit below [`UNITS_MOST`](Access::UNITS_MOST).
     pub fn new(unit: u32, write: bool) -> Access {
         debug_assert!(unit < Access::UNITS_MOST);
         Access(unit << 1 | u32::from(write))
     }
 
-    /// What is touched.
+    /// The unit that is touched.
     pub fn unit(self) -> u32 {
         self.0 >> 1
     }
 
-    /// Whether it is changed.
+    /// Whether the unit is changed.
     pub fn is_write(self) -> bool {
         self.0 & 1 != 0
     }
@@ -37,7 +37,7 @@ impl fmt::Debug for Access {
 /// A stream of accesses to units that are numbered without gaps, block by block: what is generated,
 /// or recorded.
 pub trait Source: Send {
-    /// All units are below this.
+    /// Number of units: all are below this.
     fn units(&self) -> u32;
     /// Size of each unit, base units, at least 1; empty where each is one.
     fn sizes(&self) -> Arc<[u32]> {
@@ -56,18 +56,18 @@ pub trait Source: Send {
 pub struct SourceError(#[from] pub Box<dyn std::error::Error + Send + Sync>);
 
 /// Why a stream ends before what it is of does, as where a recording is damaged: known at the
-/// stream's end at the latest. Who opens it and who runs it have the same one.
+/// stream's end at the latest. All clones share the reason.
 #[derive(Clone, Debug, Default)]
 pub struct EndsEarly(Arc<OnceLock<String>>);
 
 impl EndsEarly {
-    /// It does, for this reason, or for the one that was given before.
+    /// Says why the stream ends early. The first reason that is given counts.
     pub fn because(&self, why: String) {
         // Each further pass over the same recording comes to the same place.
         let _ = self.0.set(why);
     }
 
-    /// The reason, if it does as far as is known.
+    /// The reason why the stream ends early, if that is known so far.
     pub fn why(&self) -> Option<&str> {
         self.0.get().map(String::as_str)
     }
@@ -85,13 +85,13 @@ pub struct Given {
 pub const BLOCK: usize = 16 << 10;
 
 impl Given {
-    /// To units below `units`.
+    /// Makes a source of accesses to units below `units`.
     pub fn new(units: u32, all: Vec<Access>) -> Given {
         assert!(all.iter().all(|access| access.unit() < units), "a unit is not below {units}");
         Given { units, all, next: 0 }
     }
 
-    /// Reads alone, of these units.
+    /// Makes a source of reads alone, of these units.
     pub fn reads(units: u32, of: impl IntoIterator<Item = u32>) -> Given {
         Given::new(units, of.into_iter().map(|unit| Access::new(unit, false)).collect())
     }

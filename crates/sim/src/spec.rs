@@ -2,40 +2,40 @@
 
 use crate::quantity::count;
 
-/// What is wrong with it.
+/// Mistake in how a stream is written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SpecError {
-    /// No such name.
+    /// No stream has this name.
     #[error("there is no stream `{name}`; there are {}, or write the path of a recording", .valid.join(", "))]
     Name {
         /// What was written.
         name: String,
-        /// What may be.
+        /// Names of all streams.
         valid: Vec<&'static str>,
     },
-    /// No such parameter.
+    /// The stream has no such parameter.
     #[error("`{name}` has no parameter `{key}`; it has {}", .valid.join(", "))]
     Key {
         /// The stream.
         name: String,
         /// What was written.
         key: String,
-        /// What may be.
+        /// Names of its parameters.
         valid: Vec<&'static str>,
     },
-    /// Not a possible value.
+    /// The parameter cannot have this value.
     #[error("`{key}={value}`: write {expected}")]
     Value {
         /// The parameter.
         key: String,
         /// What was written.
         value: String,
-        /// What may be.
+        /// Values that are possible.
         expected: String,
     },
 }
 
-/// Its name, and its parameters in their order.
+/// The name of a stream, and its parameters in their order.
 pub fn split(text: &str) -> (&str, impl Iterator<Item = Parameter<'_>>) {
     let (name, parameters) = text.split_once(':').unwrap_or((text, ""));
     let parameters = parameters.split(',').filter(|parameter| !parameter.is_empty());
@@ -47,17 +47,17 @@ pub fn split(text: &str) -> (&str, impl Iterator<Item = Parameter<'_>>) {
     )
 }
 
-/// One of them.
+/// Parameter of a stream, as written.
 #[derive(Clone, Copy, Debug)]
 pub struct Parameter<'a> {
-    /// Its name.
+    /// Name of the parameter.
     pub key: &'a str,
-    /// What it is to be.
+    /// Value of the parameter.
     pub value: &'a str,
 }
 
 impl Parameter<'_> {
-    /// A number within these.
+    /// The value as a number from `least` to `most`.
     pub fn number(self, least: f64, most: f64) -> Result<f64, SpecError> {
         self.value
             .parse()
@@ -66,14 +66,14 @@ impl Parameter<'_> {
             .ok_or_else(|| self.wrong(format!("a number from {least} to {most}")))
     }
 
-    /// A whole number within these, which may have a suffix.
+    /// The value as a whole number from `least` to `most`, which may have a suffix.
     pub fn whole(self, least: u64, most: u64) -> Result<u64, SpecError> {
         count(self.value).filter(|number| (least..=most).contains(number)).ok_or_else(|| {
             self.wrong(format!("a whole number from {least} to {most} (10K is 10000)"))
         })
     }
 
-    /// A parameter that there is not.
+    /// Error for a parameter that there is not.
     pub fn unknown(self, name: &str, valid: &[&'static str]) -> SpecError {
         SpecError::Key { name: name.to_owned(), key: self.key.to_owned(), valid: valid.to_vec() }
     }

@@ -7,8 +7,9 @@
 //! by accessed bits. All pages begin in DRAM.
 //!
 //! What is saved is 1 less the mean cost over time (TierScape, equation 10), of what all data in
-//! DRAM costs. The slowdown is the time of faults and of slower accesses, and the part of the work
-//! of moving that the program pays, over the time that it takes with all in DRAM.
+//! DRAM costs. The slowdown is lost time over the time that the program takes with all in DRAM.
+//! Lost is the time of faults and of slower accesses, and the part of the work of moving that the
+//! program pays.
 
 use crate::source::{Source, SourceError};
 use serde::Serialize;
@@ -20,8 +21,8 @@ pub const REGION_PAGES: usize = 512;
 /// How a run is modelled.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settings {
-    /// Time that the program takes for each access of the source with all in DRAM, ns: it stands
-    /// for a request and its share of computing.
+    /// Time that the program takes for each access of the source with all in DRAM, ns. An access
+    /// stands for a request and its share of computing.
     pub access_ns: f64,
     /// Accesses to memory, beyond caches, that each one of the source stands for.
     pub misses: f64,
@@ -29,7 +30,7 @@ pub struct Settings {
     pub window: u64,
     /// Windows before figures count, while the model learns and data leave DRAM.
     pub warm_up: u64,
-    /// One access in so many is sampled.
+    /// Accesses for each one that is sampled.
     pub sample_period: u64,
     /// What a second of moving takes from the program, seconds.
     pub work_price: f64,
@@ -56,7 +57,7 @@ pub struct Outcome {
     pub faults: Vec<u64>,
     /// Pages at the end, by tier.
     pub pages: Vec<u64>,
-    /// Pages that the model wanted there, by tier: what differs has leaked back.
+    /// Pages that the model wanted in each tier: what differs has leaked back.
     pub wanted: Vec<u64>,
     /// Pages moved up and down at windows' ends.
     pub moved: u64,
@@ -74,11 +75,11 @@ pub struct Outcome {
 /// What was at the end of a window.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Passed {
-    /// Pages by tier, before the moves that its plan asks for.
+    /// Pages by tier, before the moves that the window's plan asks for.
     pub pages: Vec<u64>,
-    /// Pages that the plan before it wanted there.
+    /// Pages that the plan before it wanted in each tier.
     pub wanted: Vec<u64>,
-    /// Faults in it, by tier.
+    /// Faults in the window, by tier.
     pub faults: Vec<u64>,
     /// What all pages cost; all of them in DRAM is 1.
     pub cost: f64,
@@ -303,7 +304,7 @@ pub fn run(
     Ok(outcome)
 }
 
-/// Number of regions that so many pages are in.
+/// Number of regions that `pages` pages are in.
 pub fn regions_of(pages: usize) -> usize {
     pages.div_ceil(REGION_PAGES)
 }
@@ -337,11 +338,12 @@ mod tests {
     use terrace_policy::tiering::{NAMES as MODELS, Preset, Setting, model};
 
     /// How far below another's curve ours may be at any of the other's points, as a part of the
-    /// cost of all-DRAM: over compressed tiers alone, and where a slower medium is one.
+    /// cost of all-DRAM. The first is over compressed tiers alone, the second where a slower medium
+    /// is one.
     const SPREADS: [(&str, f64); 2] = [("tierscape-spectrum", 0.02), ("tierscape-standard", 0.08)];
     const KNOBS: [f64; 12] = [0.95, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.03, 0.0];
     /// Not `phases`, where all changes in each window: there ours falls 16 points below
-    /// `tierscape-artifact` at 0.9, which keeps whole groups out and their leaks in DRAM.
+    /// `tierscape-artifact` at 0.9. That keeps whole groups out and their leaks in DRAM.
     const WORKLOADS: [&str; 5] = ["zipf", "scattered", "jump", "drift", "scan"];
 
     fn one(name: &str, setting: Setting, workload: &str, set: &str) -> Outcome {

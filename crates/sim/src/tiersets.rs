@@ -1,11 +1,11 @@
-//! Sets of tiers by name, with what their codecs were measured to do: TierScape's two (§8), and
-//! those of the two systems that it compares with.
+//! Sets of tiers by name, with what their codecs were measured to do. They are TierScape's two
+//! (§8), and those of the two systems that it compares with.
 //!
 //! Times and ratios are of 4 KiB pages on one core of a 2.1 GHz Xeon, medians over six sets of
-//! data: two corpora of text and heaps of redis, memcached, CPython and a tree. zbud's ratios are
-//! interpolated between those that were simulated. What a machine without such memory cannot
-//! measure is as the paper has it: a slow medium with 300 ns more for each access and a third of
-//! DRAM's price.
+//! data. Those are two corpora of text and heaps of redis, memcached, CPython and a tree. zbud's
+//! ratios are interpolated between those that were simulated. What a machine without such memory
+//! cannot measure is as the paper has it. A slow medium takes 270 ns more for each access and has a
+//! third of DRAM's price.
 
 use rand::rngs::SmallRng;
 use rand::{RngExt as _, SeedableRng as _};
@@ -16,7 +16,8 @@ use terrace_policy::tiering::{Codec, Kind, Tier};
 pub const FAULT_NS: f64 = 12_000.0;
 /// How much longer an access to the slow medium takes than one to DRAM, ns.
 const SLOW_NS: f64 = 270.0;
-/// How much longer it takes to read a compressed page from there, ns: 2 KiB at about 2 GB/s.
+/// How much longer it takes to read a compressed page from the slow medium, ns: 2 KiB at about 2
+/// GB/s.
 const SLOW_PAGE_NS: f64 = 1_000.0;
 /// Price of the slow medium, DRAM's being 1 (§8.1).
 pub const SLOW_PRICE: f64 = 1.0 / 3.0;
@@ -30,7 +31,7 @@ pub enum Pool {
     Zbud,
 }
 
-/// One row of a set: a tier and how it is made.
+/// Row of a set: a tier and how it is made.
 #[derive(Clone, Copy, Debug)]
 struct Row {
     name: &'static str,
@@ -99,16 +100,16 @@ fn stored(pool: Pool, ratio: f64) -> f64 {
     }
 }
 
-/// One of the twelve tiers of TierScape's Figure 2.
+/// Tier of TierScape's Figure 2, one of twelve.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Characterized {
-    /// As users write it, `slow` being the slow medium.
+    /// Name of the tier as users write it, `slow` being the slow medium.
     pub name: String,
     /// The codec.
     pub codec: Codec,
     /// How pages are packed.
     pub pool: Pool,
-    /// On the slow medium.
+    /// Whether the tier is on the slow medium.
     pub slow: bool,
     /// Time of a fault, ns.
     pub fault_ns: f64,
@@ -191,7 +192,7 @@ pub struct Instance {
     pub cost: Vec<f32>,
     /// Room on the tier's medium, in regions.
     pub uses: Vec<f32>,
-    /// Which limit holds for a tier.
+    /// Index of the limit that holds for a tier; `None` if no limit does.
     pub limited: Vec<Option<usize>>,
     /// Room on DRAM and on the slow medium.
     pub limits: Vec<f64>,

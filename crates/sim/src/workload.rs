@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use terrace_trace::framing::check_magic;
 use terrace_trace::{accesses, objects};
 
-/// One of them.
+/// Source of accesses.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Workload {
     /// Accesses to units, by a generator.
@@ -29,7 +29,7 @@ pub enum Workload {
     Objects(PathBuf),
 }
 
-/// Why it is none.
+/// Why a text is no workload.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkloadError {
     /// What was written.
@@ -38,7 +38,7 @@ pub enum WorkloadError {
     /// A file cannot be read.
     #[error("{}: {why}", .path.display())]
     File {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
         /// The cause.
         why: String,
@@ -46,20 +46,20 @@ pub enum WorkloadError {
     /// A file was read, and is no recording.
     #[error("{}: {why}", .path.display())]
     Contents {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
         /// The cause.
         why: String,
     },
 }
 
-/// What of a workload's memory is one unit, where it has bytes.
+/// What one unit is of a workload whose memory has bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Pages {
-    /// So many bytes.
+    /// This many bytes.
     Alike(u64),
     /// An aligned range of 2 MiB of which at least this share of the pages of 4 KiB is touched at
-    /// all; of others each page.
+    /// all. Of other ranges it is each page.
     Mixed(f64),
 }
 
@@ -67,9 +67,9 @@ pub enum Pages {
 pub struct Opened {
     /// The accesses.
     pub source: Box<dyn Source>,
-    /// Real accesses that each stands for, where a recording says so.
+    /// Real accesses that each access stands for, where a recording says so.
     pub period: Option<u64>,
-    /// What one should know: that a recording's file had no room for all.
+    /// Note that a recording's file had no room for all.
     pub note: Option<String>,
     /// Whether it ends before what was recorded does, and why: a recording that is cut off or
     /// damaged is run up to there.
@@ -77,8 +77,8 @@ pub struct Opened {
 }
 
 impl Workload {
-    /// What is meant by `text`: the path of a recording, or a name with parameters. `units` and
-    /// `accesses` are a generator's where it says nothing of them.
+    /// Reads a workload: the path of a recording, or a name with parameters. `units` and `accesses`
+    /// are a generator's where the text says nothing of them.
     pub fn parse(text: &str, units: u32, accesses: u64) -> Result<Workload, WorkloadError> {
         let path = Path::new(text);
         if path.is_file() || text.contains('/') {
@@ -97,12 +97,12 @@ impl Workload {
         }
     }
 
-    /// Whether it is one of objects, which can lie in several ways.
+    /// Whether the workload is one of objects, which can lie in several ways.
     pub fn has_objects(&self) -> bool {
         matches!(self, Workload::Program(_) | Workload::Objects(_))
     }
 
-    /// Whether there are base pages and huge ones, if its memory is divided like this.
+    /// Whether there are base pages and huge ones, if the workload's memory is divided like this.
     pub fn is_mixed(&self, pages: Pages) -> bool {
         match self {
             Workload::Generated(generator) => generator.is_mixed(),
@@ -110,8 +110,9 @@ impl Workload {
         }
     }
 
-    /// Its accesses, in such units where it has bytes. Objects lie in this layout, and what
-    /// `filter` keeps of their accesses counts, unless a recording was filtered already.
+    /// Opens the workload's accesses, in units of `pages` where it has bytes. Objects lie in this
+    /// layout. What `filter` keeps of their accesses counts, unless a recording was filtered
+    /// already.
     pub fn open(
         &self,
         seed: u64,
@@ -192,7 +193,7 @@ fn heap(
 }
 
 impl fmt::Display for Workload {
-    /// With all its parameters; a recording's path.
+    /// Writes the workload with all its parameters; a recording's path.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Workload::Generated(generator) => generator.fmt(f),
@@ -202,12 +203,12 @@ impl fmt::Display for Workload {
     }
 }
 
-/// All names that are no recordings', with one line about each.
+/// Names of all workloads that are no recordings, with one line about each.
 pub fn names() -> impl Iterator<Item = (&'static str, &'static str)> {
     generators::names().chain(programs::NAMES)
 }
 
-/// Which kind of recording it is.
+/// Recording of the kind that the file says.
 fn recording(path: &Path) -> Result<Workload, WorkloadError> {
     let wrong = |why: String| WorkloadError::Contents { path: path.to_owned(), why };
     let mut magic = [0; 8];

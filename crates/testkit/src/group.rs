@@ -7,7 +7,7 @@ use std::process;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// How long its last processes may take to end.
+/// How long the last processes of a group may take to end.
 const REMOVE_WITHIN: Duration = Duration::from_secs(3);
 
 /// A group without processes, removed when this is dropped.
@@ -18,7 +18,7 @@ pub struct MemoryGroup {
 }
 
 impl MemoryGroup {
-    /// Makes one, whose name begins with `name`. The error says what is missing.
+    /// Makes a group, whose name begins with `name`. The error says what is missing.
     pub fn create(name: &str) -> anyhow::Result<MemoryGroup> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let parent = parent()?;
@@ -41,29 +41,29 @@ impl MemoryGroup {
         Ok(group)
     }
 
-    /// As [`MemoryGroup::create`], limited to so many bytes.
+    /// Makes a group as [`MemoryGroup::create`] does, limited to `bytes`.
     pub fn limited(name: &str, bytes: u64) -> anyhow::Result<MemoryGroup> {
         let group = MemoryGroup::create(name)?;
         fs::write(group.limit_file(), bytes.to_string()).context("the group takes no limit")?;
         Ok(group)
     }
 
-    /// Its directory.
+    /// Directory of the group.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What holds its limit, bytes.
+    /// File that holds the group's limit, bytes.
     pub fn limit_file(&self) -> PathBuf {
         self.path.join(self.limit)
     }
 
-    /// What tells its usage, bytes.
+    /// File that tells the group's usage, bytes.
     pub fn usage_file(&self) -> PathBuf {
         self.path.join(self.usage)
     }
 
-    /// Where a process writes `0` to join.
+    /// File to which a process writes `0` to join.
     pub fn processes_file(&self) -> PathBuf {
         self.path.join("cgroup.procs")
     }

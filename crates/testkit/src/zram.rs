@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 /// An active zram swap device.
 pub struct Zram {
-    /// What it compresses with.
+    /// The algorithm that the device compresses with.
     pub algorithm: &'static str,
     device: String,
     added: bool,
@@ -34,19 +34,20 @@ impl Zram {
         Ok(zram)
     }
 
-    /// As [`Zram::swap_on`], for a benchmark: a fault brings the page that is touched, and no others.
+    /// Swaps as [`Zram::swap_on`] does, for a benchmark: a fault brings the page that is touched,
+    /// and no others.
     pub fn for_measuring(bytes: u64, algorithm: &'static str) -> anyhow::Result<Zram> {
         let mut zram = Zram::swap_on(bytes, algorithm)?;
         zram._page_cluster = Some(Changed::to("/proc/sys/vm/page-cluster", "0")?);
         Ok(zram)
     }
 
-    /// The device.
+    /// Path of the device.
     pub fn path(&self) -> String {
         format!("/dev/{}", self.device)
     }
 
-    /// What it takes of memory: compressed pages, their pools and tables.
+    /// Bytes of memory that the device takes: compressed pages, their pools and tables.
     pub fn used_bytes(&self) -> anyhow::Result<u64> {
         used_bytes(&self.device)
     }
@@ -61,7 +62,8 @@ impl Zram {
     }
 }
 
-/// What a zram device such as `zram0` takes of memory: compressed pages, their pools and tables.
+/// Bytes of memory that a zram device such as `zram0` takes: compressed pages, their pools and
+/// tables.
 pub fn used_bytes(device: &str) -> anyhow::Result<u64> {
     let path = format!("/sys/block/{device}/mm_stat");
     let statistics = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
@@ -85,7 +87,7 @@ impl Drop for Zram {
     }
 }
 
-/// An error if somebody swaps already: then pages would go there too.
+/// An error if swap is in use already: then pages would go there too.
 pub fn no_other_swap() -> anyhow::Result<()> {
     if fs::read_to_string("/proc/swaps")?.lines().count() > 1 {
         bail!(
@@ -110,7 +112,7 @@ pub fn swap_on(path: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Ends that, if it is one.
+/// Ends swapping on a device or file, if it is a swap.
 pub fn swap_off(path: &str) {
     let _ = Command::new("swapoff").arg(path).stderr(Stdio::null()).status();
 }

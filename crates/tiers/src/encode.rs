@@ -11,9 +11,9 @@ use twox_hash::XxHash3_128;
 pub enum Encoding {
     /// The page repeats one 8-byte pattern, and that pattern is stored (the zero page too).
     Same,
-    /// The page as it was, 4096 bytes: it would not have shrunk enough.
+    /// The page as it was, 4096 bytes, since it would not have shrunk enough.
     Raw,
-    /// What the tier's codec made of it, 1..=4032 bytes.
+    /// What the tier's codec made of the page, 1..=4032 bytes.
     Coded,
 }
 
@@ -34,18 +34,18 @@ pub struct Encoded<'s> {
 pub type Checksum = u128;
 
 /// What proves that a page is another's equal: that it was restored as it was evicted, or has not
-/// changed since it was stored. Of the page itself, so that a codec's mistakes show as well as
-/// damaged bytes.
+/// changed since it was stored. It is of the page itself, so that a codec's mistakes show as well
+/// as damaged bytes.
 ///
-/// XXH3 in 128 bits, with a key that each process draws: of all pages that are not the stored one,
-/// one in 2¹²⁸ passes, which is less than any memory is right. 0.09 µs a page (CRC-32, which may
-/// find damage but not prove that nothing changed: 0.08; comparing with what is stored, which was
-/// how that was proved before, takes a decompression: 3 µs with zstd).
+/// XXH3 in 128 bits, with a key that each process draws. Of all pages that are not the stored one,
+/// one in 2¹²⁸ passes: errors of memory are more likely. 0.09 µs a page. (CRC-32, which may find
+/// damage but not prove that nothing changed: 0.08. Comparing with what is stored, as before, takes
+/// a decompression: 3 µs with zstd.)
 pub fn checksum(page: &Page) -> Checksum {
     XxHash3_128::oneshot_with_seed(key(), page)
 }
 
-/// Drawn when it is first asked for; a forked child has its parent's.
+/// Key of the checksums, drawn when it is first asked for. A forked child has its parent's.
 pub(crate) fn key() -> u64 {
     static KEY: OnceLock<u64> = OnceLock::new();
     *KEY.get_or_init(|| RandomState::new().hash_one(0))

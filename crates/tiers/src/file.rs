@@ -60,7 +60,8 @@ pub(crate) fn bytes_of(blocks: &mut [Block]) -> &mut [u8] {
     unsafe { std::slice::from_raw_parts_mut(blocks.as_mut_ptr().cast(), size_of_val(blocks)) }
 }
 
-/// What a thread reads stored bytes into that are not in memory. Takes no memory until it is used.
+/// Buffer into which a thread reads stored bytes that are not in memory. Takes no memory until it
+/// is used.
 #[derive(Default)]
 pub struct ReadBuffer(Vec<Block>);
 
@@ -68,12 +69,12 @@ impl ReadBuffer {
     /// Blocks enough for a page and what is stored beside it, wherever in a block it begins.
     const BLOCKS: usize = 3;
 
-    /// An empty one.
+    /// An empty buffer.
     pub const fn new() -> Self {
         ReadBuffer(Vec::new())
     }
 
-    /// Waits for memory if there is none: the data is there.
+    /// Bytes of the buffer. Waits for memory if there is none, since a page must be restored.
     fn bytes(&mut self) -> &mut [u8] {
         while self.0.is_empty() {
             match blocks(Self::BLOCKS) {
@@ -88,7 +89,7 @@ impl ReadBuffer {
 /// The files of one tier in one directory.
 pub struct FileMedium {
     directory: String,
-    /// Those inherited, oldest first, and behind them this process's own, if it has one.
+    /// Inherited files, oldest first, and behind them this process's own, if it has one.
     files: Lock<Vec<Arc<DataFile>>>,
     /// See [`FileMedium::held_bytes`].
     held_bytes: Arc<AtomicU64>,
@@ -148,7 +149,7 @@ impl FileMedium {
         self.held_bytes.load(Relaxed)
     }
 
-    /// Whether it is worth asking for an extent; false from [`FileMedium::refuse`] on until
+    /// Whether it is worth while to ask for an extent; false from [`FileMedium::refuse`] on until
     /// [`FileMedium::try_again`].
     pub fn accepts(&self) -> bool {
         !self.refuses.load(Relaxed)
@@ -160,7 +161,7 @@ impl FileMedium {
         !self.refused_before.swap(true, Relaxed)
     }
 
-    /// Space may have been given back.
+    /// Asks for extents again, since space may have been given back.
     pub fn try_again(&self) {
         self.refuses.store(false, Relaxed);
     }
@@ -177,9 +178,9 @@ impl FileMedium {
         gained
     }
 
-    /// Before a fork, when no slot is taken any more until it is over: from now on what is in use
-    /// is a child's too, as long as that holds the tokens it is given. Followed by
-    /// [`FileMedium::end_sharing`] once it has been.
+    /// Begins the sharing of files with a child, before a fork; no slot is taken any more until it
+    /// is over. What is in use is from now on a child's too, as long as that holds the tokens it is
+    /// given. Followed by [`FileMedium::end_sharing`] once the child has been given them.
     ///
     /// # Errors
     /// No descriptors are left.
@@ -215,7 +216,7 @@ impl FileMedium {
         self.try_again();
     }
 
-    /// An extent with nothing in it.
+    /// Allocates an extent with nothing in it.
     pub(crate) fn allocate(&self) -> Result<FileExtent, MediumError> {
         let file = self.own_file()?;
         let mut slot = file.take_slot();
@@ -226,7 +227,7 @@ impl FileMedium {
         Ok(FileExtent { file, slot, written: 0, tail: [0; BLOCK_BYTES] })
     }
 
-    /// A slot of [`EXTENT_BYTES`] with nothing in it.
+    /// Allocates a slot of [`EXTENT_BYTES`] with nothing in it.
     pub(crate) fn allocate_slot(&self) -> Result<FileSlot, MediumError> {
         let extent = self.allocate()?;
         Ok(FileSlot { extent, written: AtomicU32::new(0) })
@@ -243,23 +244,23 @@ impl FileMedium {
         Ok(own)
     }
 
-    /// Every path leaves the list whole before anything that could panic.
+    /// Locks the list. Every path leaves the list whole before anything that could panic.
     fn files(&self) -> LockGuard<'_, Vec<Arc<DataFile>>> {
         self.files.lock()
     }
 }
 
-/// One unlinked file.
+/// An unlinked file.
 pub struct DataFile {
     directory: String,
-    /// −1 once it is closed.
+    /// Descriptor; −1 once the file is closed.
     fd: AtomicI32,
     identity: Identity,
     in_dram: bool,
-    /// Extents of this process in it.
+    /// Extents of this process in the file.
     live: AtomicU32,
     held_bytes: Arc<AtomicU64>,
-    /// It is a parent's: for reading only.
+    /// Whether the file is a parent's: for reading only.
     inherited: AtomicBool,
     /// The end of a pipe that says to the file's owner that we live: ours if the file is
     /// inherited, and during a fork the child's.
@@ -275,9 +276,9 @@ pub type Identity = (u64, u64);
 
 #[derive(Default)]
 struct Slots {
-    /// For each slot, the fork before which it was taken: how many there had been.
+    /// Number of forks before each slot was taken.
     born: Vec<u32>,
-    /// Lowest first: the file stays short.
+    /// Free slots, lowest first: the file stays short.
     free: BinaryHeap<Reverse<u32>>,
     given_up: Vec<GivenUp>,
     forks: u32,
@@ -290,7 +291,7 @@ struct Slots {
 struct GivenUp {
     slot: u32,
     bytes: u64,
-    /// Forks there had been.
+    /// Number of forks before the slot was given up.
     died: u32,
 }
 
@@ -489,7 +490,7 @@ pub(crate) struct FileExtent {
     slot: u32,
     /// Bytes in the file.
     written: u32,
-    /// The block in which `cursor` is, up to there.
+    /// The block in which `cursor` is, filled up to there.
     tail: [u8; BLOCK_BYTES],
 }
 
@@ -557,7 +558,7 @@ impl FileExtent {
         Ok(&image[start - from..end - from])
     }
 
-    /// All of the `cursor` bytes there are.
+    /// Reads all of the `cursor` bytes there are.
     pub fn load(&self, cursor: usize) -> Result<Vec<Block>, MediumError> {
         let tail_start = cursor / BLOCK_BYTES * BLOCK_BYTES;
         let mut image =
@@ -580,15 +581,15 @@ impl FileExtent {
         Ok(())
     }
 
-    /// Whether it may be appended to: not in a file of a parent, which appends there itself.
-    /// (Children do not mind: they know nothing of blocks that were not complete when they were
-    /// forked.)
+    /// Whether the extent may be appended to: not in a file of a parent, which appends there
+    /// itself. (Children do not mind: they know nothing of blocks that were not complete when they
+    /// were forked.)
     pub fn takes_more(&self) -> bool {
         !self.file.is_inherited()
     }
 
-    /// Whether a living child may read it, or a parent owns it: compacting it would take space, not
-    /// give it.
+    /// Whether a living child may read the extent, or a parent owns it: compacting it would take
+    /// space, not give it.
     pub fn is_frozen(&self) -> bool {
         self.file.is_frozen(self.slot)
     }
@@ -665,7 +666,7 @@ impl FileSlot {
         Ok(())
     }
 
-    /// `len` bytes at `at`, a page at most.
+    /// Reads `len` bytes at `at`, a page at most.
     pub fn read<'b>(
         &'b self,
         at: usize,
@@ -695,7 +696,7 @@ fn create(directory: &str, flags: i32) -> Result<Fd, Errno> {
     }
 }
 
-/// For file systems without O_TMPFILE.
+/// Makes a file and unlinks it, for file systems without O_TMPFILE.
 fn create_and_unlink(directory: &str, flags: i32) -> Result<Fd, Errno> {
     for n in 0.. {
         let path = CString::new(format!("{directory}/.terrace-{}-{n}", std::process::id()))
@@ -727,9 +728,9 @@ fn open(path: &CString, flags: i32) -> Result<Fd, Errno> {
     above.map(|fd| fd as Fd)
 }
 
-/// Writes to a new file, reads it and punches it. Says whether what was written stayed in memory:
-/// there is no better way to know, since tmpfs accepts O_DIRECT, and ext4, btrfs and others fall
-/// back to the page cache for some files without a word. On failure, what failed.
+/// Writes to a new file, reads it and punches it. Says whether what was written stayed in memory.
+/// That cannot be known otherwise: tmpfs accepts O_DIRECT, and ext4, btrfs and others fall back to
+/// the page cache for some files without an error. On failure, says what failed.
 fn try_out(fd: Fd) -> Result<bool, (&'static str, Errno)> {
     let mut block = [Block::EMPTY];
     if let Err(errno) = write_block(fd, &mut block) {
@@ -769,7 +770,7 @@ fn cached_pages(fd: Fd) -> Result<u64, Errno> {
     Ok(answer[0])
 }
 
-/// What a descriptor is of: the same number may have become something else's.
+/// Device and inode of an open file: the same descriptor may have become another file's.
 pub fn identity(fd: Fd) -> Result<Identity, Errno> {
     // SAFETY: a struct of integers, valid when zeroed.
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };
@@ -804,7 +805,7 @@ fn punch(fd: Fd, slot: u32) -> Result<(), Errno> {
     .map(drop)
 }
 
-/// The reading and the writing end.
+/// Makes a pipe; returns the reading and the writing end.
 fn pipe() -> Result<(Fd, Fd), Errno> {
     let mut ends = [0i32; 2];
     // SAFETY: two descriptors are written.
@@ -881,7 +882,7 @@ mod tests {
 
     #[derive(Clone, Debug)]
     enum Step {
-        /// Appends to an extent, or to a new one.
+        /// Appends to an extent, or to a new extent.
         Append {
             extent: usize,
             len: usize,

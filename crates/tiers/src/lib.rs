@@ -1,11 +1,14 @@
 //! What a tier is: a codec that compresses pages, a pool that packs them, a medium that holds them,
 //! and its statistics; or what is known of another NUMA node or of the kernel's swap.
 //!
-//! Invariants: a page is restored byte for byte or with an error (each is stored with a checksum of
-//! itself); a failed call changes nothing; memory is taken only from a [`Medium`] or a
-//! [`FileMedium`], by raw system calls, because the library interposes libc's `mmap`. This crate
-//! decides nothing (that is `policy`), moves nothing in or out of a page table (that is `pager`),
-//! starts no thread and reads no clock.
+//! Invariants:
+//! - A page is restored byte for byte or with an error: each is stored with a checksum of itself.
+//! - A failed call changes nothing.
+//! - Memory is taken only from a [`Medium`] or a [`FileMedium`], by raw system calls, because the
+//!   library interposes libc's `mmap`.
+//!
+//! This crate decides nothing (that is `policy`), and moves nothing in or out of a page table (that
+//! is `pager`). It starts no thread and reads no clock.
 
 pub mod codec;
 pub mod encode;

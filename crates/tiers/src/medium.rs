@@ -85,15 +85,18 @@ fn remedy(error: &io::Error) -> &'static str {
 ///
 /// # Safety
 /// From `allocate` until `release` of the same extent (or until the medium is dropped),
-/// [`EXTENT_BYTES`] at the returned address must be readable, writable, private to this process and
-/// given to no other caller, and must keep what is written, except for a range given to
-/// `release_part`. Pools read and write there without further checks.
+/// [`EXTENT_BYTES`] at the returned address must be:
+/// - readable and writable;
+/// - private to this process and given to no other caller;
+/// - kept as written, except for a range given to `release_part`.
+///
+/// Pools read and write there without further checks.
 pub unsafe trait Medium: Send + Sync {
     /// An extent of [`EXTENT_BYTES`], aligned to 4096, that costs no memory until touched. It reads
     /// as zeros, unless the system refused to take its memory back at an earlier `release`.
     ///
     /// # Errors
-    /// [`MediumError`] if there is no extent left or the kernel refuses; nothing has changed then.
+    /// [`MediumError`] if there is no extent left or the kernel refuses. Nothing has changed then.
     fn allocate(&self) -> Result<NonNull<u8>, MediumError>;
 
     /// Takes a whole extent back: its memory goes to the system and the extent can be allocated
@@ -118,13 +121,14 @@ pub struct DramMedium {
     state: Lock<Slots>,
 }
 
-/// Makes a part of a medium's range readable and writable, of which nothing was so far.
+/// Makes a part of a medium's range readable and writable that was not so far: first address and
+/// bytes.
 pub type Open = Box<dyn Fn(usize, usize) -> Result<(), Errno> + Send + Sync>;
 
-/// Which extents are in use. Lowest first, so that the accessible ones stay together: the
+/// The extents in use. The lowest is taken first, so that the accessible ones stay together: the
 /// reservation costs two mappings.
 struct Slots {
-    /// One bit an extent, set while it is allocated.
+    /// Bits of the extents, one each, set while the extent is allocated.
     used: Vec<u64>,
     /// No word of `used` below this one has a clear bit.
     first_free_word: usize,
@@ -143,7 +147,7 @@ impl DramMedium {
     /// Reserves address space, without memory, for `reserve_bytes` (rounded up to whole extents).
     ///
     /// # Errors
-    /// [`MediumError::Size`] for 0 or more than 2^47, [`MediumError::Reserve`] if the kernel
+    /// [`MediumError::Size`] for 0 or more than 2^47. [`MediumError::Reserve`] if the kernel
     /// refuses.
     pub fn new(reserve_bytes: usize) -> Result<Self, MediumError> {
         if reserve_bytes == 0 || reserve_bytes > 1 << 47 {
@@ -170,15 +174,15 @@ impl DramMedium {
         Ok(DramMedium::of(base, slots, open, true))
     }
 
-    /// A medium over `bytes` (whole extents) of addresses from `start` on, which `open` makes
+    /// A medium over `bytes` (whole extents) of addresses from `start` on. `open` makes them
     /// accessible, front to back.
     ///
     /// # Errors
     /// [`MediumError::Size`] for no address, or for less than an extent.
     ///
     /// # Safety
-    /// Nothing else uses the range for as long as the medium lives, and what `open` was called for
-    /// and made accessible is private memory of zeros.
+    /// Nothing else uses the range for as long as the medium lives. What `open` was called for and
+    /// made accessible is private memory of zeros.
     pub unsafe fn over(start: usize, bytes: usize, open: Open) -> Result<Self, MediumError> {
         let (base, slots) = (NonNull::new(start as *mut u8), bytes / EXTENT_BYTES);
         let base = base.filter(|_| slots > 0).ok_or(MediumError::Size { bytes })?;
@@ -211,7 +215,7 @@ impl DramMedium {
         self.lock().allocated * EXTENT_BYTES
     }
 
-    /// Every path below leaves the state whole before anything that could panic.
+    /// Locks the state. Every path below leaves it whole before anything that could panic.
     fn lock(&self) -> LockGuard<'_, Slots> {
         self.state.lock()
     }
@@ -249,7 +253,7 @@ impl Slots {
         self.allocated += 1;
     }
 
-    /// It is taken for ever, and belongs to no pool.
+    /// Takes a slot for ever: it belongs to no pool.
     fn lose(&mut self, slot: usize) {
         self.used[slot / 64] |= 1 << (slot % 64);
     }
@@ -328,7 +332,7 @@ impl Drop for DramMedium {
     }
 }
 
-/// Since Linux 5.18; libc has no name for it on every target.
+/// `MADV_DONTNEED_LOCKED`, since Linux 5.18; libc has no name for it on every target.
 const MADV_DONTNEED_LOCKED: i32 = 24;
 
 /// Gives memory to the system. A range locked by the program's `mlockall` refuses the plain request

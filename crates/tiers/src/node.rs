@@ -4,7 +4,7 @@
 //! Nothing is stored through here: pages stay in the page table and are moved by `move_pages`. A
 //! [`Node`] is what a tier over one must know.
 //!
-//! That is how Jenga and the systems that it is compared with use such memory (Jenga §2.1, §5).
+//! Jenga and the systems that it is compared with use such memory in this way (Jenga §2.1, §5).
 
 use std::fs;
 use std::path::Path;
@@ -13,28 +13,28 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::R
 use crate::page::PAGE_BYTES;
 use crate::swap::meminfo_bytes;
 
-/// One part of so many of a node stays free, for the kernel and for others.
+/// A node's memory divided by this stays free, for the kernel and for other programs.
 pub const KEEP_FREE: u64 = 64;
-/// And at least so much, or what the kernel's page allocator wants to have free in reserve, if that
-/// is more.
+/// Bytes of a node that stay free at least; or what the kernel's page allocator wants to have free
+/// in reserve, if that is more.
 pub const KEEP_FREE_BYTES: u64 = 8 << 20;
 /// How much slower far memory is where nothing says it.
 const SLOWNESS_ASSUMED: f64 = 2.0;
 
-/// One node at one moment.
+/// A node at one moment.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NodeView {
     /// The kernel's number.
     pub number: u32,
-    /// Whether CPUs are in it.
+    /// Whether CPUs are in the node.
     pub has_cpus: bool,
-    /// Bytes of its memory; 0 if it has none online.
+    /// Bytes of the node's memory; 0 if it has none online.
     pub total_bytes: u64,
-    /// Those that can be had at once: free, or files' pages not used of late.
+    /// Bytes that can be had at once: free, or files' pages not used of late.
     pub free_bytes: u64,
     /// Free memory below which the kernel begins to make room: the high watermarks of its zones.
     pub watermark_bytes: u64,
-    /// To each node, in the order of their numbers; 10 is to itself.
+    /// Distance to each node, in the order of their numbers; 10 is to itself.
     distances: Vec<u32>,
     /// How long a read of this node's memory by the nearest CPUs takes, ns, where the firmware says
     /// it (HMAT).
@@ -58,18 +58,18 @@ pub enum NodeError {
         "this machine has no node {node}: there is {there}; write one of them that is not where pages start"
     )]
     NotThere {
-        /// The number.
+        /// Number of the node.
         node: u32,
-        /// What there is.
+        /// Nodes that there are.
         there: String,
     },
-    /// It has no memory that is online.
+    /// The node has no memory that is online.
     #[error(
         "node {node} has no memory online: for CXL or persistent memory, make it system RAM first \
          (cxl create-region -t ram, or daxctl reconfigure-device -m system-ram)"
     )]
     NoMemory {
-        /// The number.
+        /// Number of the node.
         node: u32,
     },
     /// The process may not use it.
@@ -77,17 +77,17 @@ pub enum NodeError {
         "this process may not use memory of node {node}: its cpuset allows {allowed}; see cpuset.mems of its control group"
     )]
     Forbidden {
-        /// The number.
+        /// Number of the node.
         node: u32,
-        /// What it may use.
+        /// Nodes that the process may use.
         allowed: String,
     },
-    /// There is no other memory that pages could start in: none with CPUs, if this has some.
+    /// No other node has memory that pages could start in (with CPUs, if this one has some).
     #[error(
         "node {node} is the only one with CPUs and memory that may be used: pages start there, so it is the tier dram"
     )]
     IsDram {
-        /// The number.
+        /// Number of the node.
         node: u32,
     },
 }
@@ -160,8 +160,8 @@ impl Nodes {
             .ok_or(NodeError::IsDram { node })
     }
 
-    /// The node in which pages start, seen from a far one: of the others that may be used, one with
-    /// CPUs if any has some, and of those the one with the most memory to be had.
+    /// The node in which pages start, seen from a far one. It is one of the others that may be
+    /// used, with CPUs if any has some. Of those it is the one with the most memory to be had.
     fn near(&self, far: u32) -> Option<&NodeView> {
         let others = self
             .all
@@ -234,20 +234,21 @@ fn numbers_of(list: &str) -> Vec<u32> {
     list.trim().split(',').filter_map(part).flatten().collect()
 }
 
-/// What a tier over a node knows of it. Looked up by one thread; any may read.
+/// What a tier over a node knows of it. It is looked up by one thread; any may read.
 #[derive(Default)]
 pub struct Node {
     number: u32,
     near: AtomicU32,
     slowness: AtomicU32,
-    /// Below 0 where that is missing from what is left to others.
+    /// Pages that may still be put there; below 0 where memory is missing from what is left to
+    /// others.
     room_pages: AtomicI64,
     /// Room for pages that are exchanged with others on the node, in pages. It keeps less memory
     /// free for other users than `room_pages` does.
     buffer_pages: AtomicI64,
-    /// What the kernel wants to have free there, bytes, once it is known.
+    /// Bytes that the kernel wants to have free there, once that is known.
     watermark_bytes: AtomicU64,
-    /// It is there, and this process may use it.
+    /// Whether the node is there, and this process may use it.
     usable: AtomicBool,
 }
 
@@ -257,12 +258,12 @@ impl Node {
         Node { number, ..Node::default() }
     }
 
-    /// The kernel's number of it.
+    /// The kernel's number of the node.
     pub fn number(&self) -> u32 {
         self.number
     }
 
-    /// Looks at the machine. Some 0.2 ms for each node.
+    /// Looks at the machine, in some 0.2 ms for each node.
     ///
     /// # Errors
     /// [`NodeError`] if it is not a tier (any more).
@@ -273,7 +274,7 @@ impl Node {
         }
     }
 
-    /// What a look saw.
+    /// Takes note of what a look saw.
     ///
     /// # Errors
     /// As [`Node::look`].
@@ -305,42 +306,43 @@ impl Node {
         self.near.load(Relaxed)
     }
 
-    /// How many times as long a read takes there as in DRAM.
+    /// How many times as long a read takes in the node as in DRAM.
     pub fn slowness(&self) -> f64 {
         (f64::from(self.slowness.load(Relaxed)) / 1000.0).max(1.0)
     }
 
-    /// Pages that may still be put there.
+    /// Pages that may still be put on the node.
     pub fn room_pages(&self) -> u64 {
         if self.is_usable() { self.room_pages.load(Relaxed).max(0) as u64 } else { 0 }
     }
 
-    /// Pages that may be put there if as many are to be restored. What is left to others is the
-    /// room in which they change places.
+    /// Pages that may be put on the node if as many are to be restored. What is left to others is
+    /// the room in which they change places.
     pub fn buffer_pages(&self) -> u64 {
         if self.is_usable() { self.buffer_pages.load(Relaxed).max(0) as u64 } else { 0 }
     }
 
-    /// Whether it can be used at all.
+    /// Whether the node can be used at all.
     pub fn is_usable(&self) -> bool {
         self.usable.load(Relaxed)
     }
 
-    /// So many pages went there since the last look.
+    /// Notes that pages went to the node since the last look.
     pub fn took(&self, pages: u64) {
         for room in [&self.room_pages, &self.buffer_pages] {
             room.fetch_sub(pages as i64, Relaxed);
         }
     }
 
-    /// So many pages left it since the last look.
+    /// Notes that pages left the node since the last look.
     pub fn gave(&self, pages: u64) {
         for room in [&self.room_pages, &self.buffer_pages] {
             room.fetch_add(pages as i64, Relaxed);
         }
     }
 
-    /// The kernel found no room there, whatever it says of what is free: until the next look.
+    /// Notes that the kernel found no room there, whatever it says of what is free: until the next
+    /// look.
     pub fn is_full(&self) {
         for room in [&self.room_pages, &self.buffer_pages] {
             room.fetch_min(0, Relaxed);

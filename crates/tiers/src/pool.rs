@@ -8,11 +8,14 @@
 //! blob              |checksum of the page, 16 bytes|its encoded bytes|0 to 7 bytes|
 //! ```
 //!
-//! Invariants: an extent holds pages of one tier; blobs start at multiples of 8 bytes and lie below
-//! the cursor; the cursor moves down only in `compact`, which for an extent in a file is a new
-//! extent; an extent without live pages goes back to its medium at once. The pool does not
-//! know which blobs are live, only how many and how large: locations are the caller's. It takes no
-//! locks.
+//! Invariants:
+//! - An extent holds pages of one tier.
+//! - Blobs start at multiples of 8 bytes and lie below the cursor.
+//! - The cursor moves down only in `compact`, which for an extent in a file is a new extent.
+//! - An extent without live pages goes back to its medium at once.
+//!
+//! The pool does not know which blobs are live, only how many and how large: locations are the
+//! caller's. It takes no locks.
 //!
 //! Pages of tiers with a [pool of slots](crate::slots) are in a table instead, one for each tier:
 //! it has a number as an extent has, and a location's offset is a row there.
@@ -34,16 +37,16 @@ pub const EXTENTS_MAX: usize = 64;
 
 /// Blobs start at multiples of this, so that 16 bits reach all of an extent.
 const UNIT_BYTES: usize = 8;
-/// Before a page's bytes: its checksum.
+/// Bytes of the checksum, before a page's bytes.
 const CHECKSUM_BYTES: usize = size_of::<Checksum>();
 
-/// Holes of an extent that are remembered, the largest. In files none is: nothing is overwritten
+/// Holes of an extent that are remembered, the largest. In files none are: nothing is overwritten
 /// there.
 const HOLES: usize = 64;
 
-/// An extent is worth compacting when more than one byte in so many is dead …
+/// An extent is worth compacting when more than one byte in this many is dead …
 const COMPACT_DEAD_ONE_IN: usize = 10;
-/// … and so many bytes at least, since nothing less than a page can be given back.
+/// … and at least this many bytes, since nothing less than a page can be given back.
 const COMPACT_DEAD_BYTES_MIN: usize = PAGE_BYTES;
 /// An extent is fragmented when one byte in this many is dead: it is compacted without waiting for
 /// another eviction there.
@@ -57,13 +60,13 @@ const COMPACT_FILE_DEAD_ONE_IN: usize = 2;
 /// Where a page is stored, and how.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Location {
-    /// Which extent of the region, 0..64.
+    /// Number of the extent in the region, 0..64.
     pub extent: u8,
     /// Where in the extent, in units of 8 bytes.
     pub offset: u16,
     /// Bytes stored, 1..=4096, without the checksum.
     pub len: u16,
-    /// How to read them.
+    /// How to read the bytes.
     pub encoding: Encoding,
 }
 
@@ -109,7 +112,7 @@ impl Location {
         usize::from(self.offset) * UNIT_BYTES
     }
 
-    /// First byte behind the room the blob takes.
+    /// The first byte behind the room that the blob takes.
     fn end(self) -> usize {
         self.start() + packed(self.len.into())
     }
@@ -192,8 +195,8 @@ impl std::fmt::Display for CompactionMismatch {
     }
 }
 
-/// All compressed pages of one region (2 MiB, 512 pages), of any tier. 24 bytes while empty, and
-/// 304 more an extent (4 KiB more in a file).
+/// All compressed pages of one region (2 MiB, 512 pages), of any tier. It takes 24 bytes while
+/// empty, and 304 more for each extent (4 KiB more in a file).
 ///
 /// Remove every page before dropping it: a drop gives the memory back, but the tiers' statistics
 /// keep counting.
@@ -240,8 +243,8 @@ struct Extent {
     holes: Holes,
 }
 
-/// Dead room below an extent's cursor, in units of 8 bytes; an empty one is none. They do not
-/// overlap.
+/// Holes: dead room below an extent's cursor, in units of 8 bytes. An empty one is none. They do
+/// not overlap.
 struct Holes([Hole; HOLES]);
 
 impl Default for Holes {
@@ -262,8 +265,8 @@ impl Holes {
         self.0.iter().all(|hole| hole.units == 0 || hole.end() <= start || end <= hole.start())
     }
 
-    /// Remembers `start..end`, one with its neighbours; in place of the smallest if there are too
-    /// many.
+    /// Remembers `start..end` as a hole, one with its neighbours; in place of the smallest if there
+    /// are too many.
     fn add(&mut self, mut start: usize, mut end: usize) {
         for hole in self.0.iter_mut().filter(|hole| hole.units > 0) {
             if hole.end() == start || end == hole.start() {
@@ -314,7 +317,7 @@ impl Hole {
 /// Where an extent's bytes are.
 enum Data {
     Memory {
-        /// Keeps the memory at `base` in being.
+        /// Keeps the memory at `base` mapped.
         medium: Arc<dyn Medium>,
         base: NonNull<u8>,
     },
@@ -338,7 +341,7 @@ impl Extent {
         u64::from(self.touched_pages) * PAGE_BYTES as u64
     }
 
-    /// Not where it is another process's file.
+    /// Whether the extent takes more: not where it is in another process's file.
     fn takes_more(&self) -> bool {
         match &self.data {
             Data::Memory { .. } => true,
@@ -346,7 +349,7 @@ impl Extent {
         }
     }
 
-    /// Whether more than one byte in so many is dead, and enough of them.
+    /// Whether more than one byte in `one_in` is dead, and enough of them.
     fn has_dead(&self, one_in: usize) -> bool {
         let dead = self.dead_bytes();
         dead >= COMPACT_DEAD_BYTES_MIN && dead * one_in > self.cursor as usize
@@ -391,9 +394,11 @@ impl RegionStore {
     /// changes it.
     ///
     /// # Errors
-    /// [`PoolError::Medium`] without memory, [`PoolError::Full`] without room,
-    /// [`PoolError::NoPool`] for a tier that is none or has no pool, [`PoolError::Length`] for
-    /// 0 or more than 4096 bytes; nothing has changed then.
+    /// Nothing has changed after an error:
+    /// - [`PoolError::Medium`] without memory;
+    /// - [`PoolError::Full`] without room;
+    /// - [`PoolError::NoPool`] for a tier that is none or has no pool;
+    /// - [`PoolError::Length`] for 0 or more than 4096 bytes.
     pub fn insert(
         &mut self,
         tiers: &[Tier],
@@ -535,7 +540,7 @@ impl RegionStore {
         let (start, len) = (location.start(), CHECKSUM_BYTES + usize::from(location.len));
         let blob = match &extent.data {
             // SAFETY: `holds` says that the blob ends at or below the cursor, so it lies in the
-            // extent, which `&self` keeps from being written, moved or released.
+            // extent. `&self` keeps the extent from being written, moved or released.
             Data::Memory { base, .. } => unsafe {
                 std::slice::from_raw_parts(base.add(start).as_ptr(), len)
             },
@@ -600,9 +605,10 @@ impl RegionStore {
         Ok(())
     }
 
-    /// The first extent in which more than a tenth of the packed bytes (a quarter in a file, half
-    /// on disk), and at least 4096, are dead, if any. None in a file that a forked child
-    /// shares. Or the first table whose pool has more than an eighth of its slots free.
+    /// The first extent that is worth compacting, if any: more than a tenth of its packed bytes is
+    /// dead, and at least 4096. In a file it is a quarter, on disk half; an extent in a file that a
+    /// forked child shares is none. Or the first table whose pool has more than an eighth of its
+    /// slots free.
     pub fn wants_compaction(&self) -> Option<u8> {
         self.first(|part| match part {
             Part::Extent(extent) => extent.wants_compaction(),
@@ -610,8 +616,8 @@ impl RegionStore {
         })
     }
 
-    /// The first extent in memory (not in a file, whose space is cheap, and which would have to be
-    /// written for it) of which a quarter, and 4096 bytes at least, are dead, if any.
+    /// The first extent in memory of which a quarter, and 4096 bytes at least, are dead, if any.
+    /// Extents in files are left out: space is cheap there, and a compaction would write.
     pub fn fragmented_extent(&self) -> Option<u8> {
         self.first(|part| part.extent().is_some_and(Extent::is_fragmented))
     }
@@ -624,14 +630,16 @@ impl RegionStore {
     }
 
     /// Moves the live pages of `extent` together towards its start and gives the memory behind them
-    /// back; of a table, into fuller blocks of the pool, which changes no location. `live` is every
-    /// live location in that extent, in any order; each is updated where it stands. `tiers` as at
-    /// the inserts.
+    /// back. Pages of a table go into fuller blocks of the pool, which changes no location. `live`
+    /// is every live location in that extent, in any order; each is updated where it stands.
+    /// `tiers` as at the inserts.
     ///
     /// # Errors
-    /// [`PoolError::Mismatch`] if `live` is not what the extent holds (count, bytes, overlaps),
-    /// [`PoolError::NoSuchPage`] if a location is not in it, [`PoolError::NoMemory`], and for an
-    /// extent in a file [`PoolError::Read`] and [`PoolError::Medium`]; nothing has moved then.
+    /// Nothing has moved after an error:
+    /// - [`PoolError::Mismatch`] if `live` is not what the extent holds (count, bytes, overlaps);
+    /// - [`PoolError::NoSuchPage`] if a location is not in it;
+    /// - [`PoolError::NoMemory`] without memory;
+    /// - for an extent in a file, [`PoolError::Read`] and [`PoolError::Medium`].
     pub fn compact(
         &mut self,
         tiers: &[Tier],
@@ -742,7 +750,7 @@ impl RegionStore {
         self.parts.iter().all(Option::is_none)
     }
 
-    /// Lets an extent or a table go that has no page.
+    /// Removes an extent or a table that has no page.
     fn remove_if_empty(&mut self, index: usize) {
         let is_empty = match &self.parts[index] {
             Some(Part::Extent(extent)) => extent.live_pages == 0,

@@ -13,8 +13,8 @@ pub const SLOW_DIRECTORY: &str = "/var/tmp";
 /// Nodes that are looked at, from 0.
 const NODES_MAX: u32 = 64;
 
-/// Names, and tiers fastest first: pages as they are, or packed; a medium of `slow` is the slow
-/// one.
+/// Names of the lists, and their tiers, fastest first: pages as they are, or packed. A medium of
+/// `slow` is the slow one.
 const LISTS: [(&str, &[&str]); 4] = [
     ("tierscape-standard", &["dram", "slow", "lzo/zsmalloc@dram", "zstd/zsmalloc@slow"]),
     // C1, C2, C4, C7 and C12 of the paper's Figure 2.
@@ -74,7 +74,7 @@ impl Slow {
 /// A list by its name, as it is on some machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Preset {
-    /// Its name.
+    /// Name of the list.
     pub name: &'static str,
     /// The tiers, separated by commas.
     pub tiers: String,

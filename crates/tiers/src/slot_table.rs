@@ -24,7 +24,7 @@ pub(crate) struct SlotTable {
     rows: Vec<Option<Row>>,
     /// Empty rows; room for all is reserved, so that a removal needs no memory.
     empty: Vec<u16>,
-    /// Round in which its pages were moved together last.
+    /// Round in which the table's pages were moved together last.
     round: u32,
 }
 
@@ -33,7 +33,7 @@ impl SlotTable {
         SlotTable { pool: Arc::clone(pool), rows: Vec::new(), empty: Vec::new(), round: 0 }
     }
 
-    /// Stores a page; says in which row.
+    /// Stores a page; returns its row.
     pub fn insert(
         &mut self,
         bytes: &[u8],
@@ -60,7 +60,7 @@ impl SlotTable {
         self.row(row).is_some_and(|row| row.len == len)
     }
 
-    /// What is in a row: checksum and bytes.
+    /// Reads what is in a row: checksum and bytes.
     pub fn read<'b>(
         &'b self,
         row: u16,
@@ -78,7 +78,7 @@ impl SlotTable {
         self.empty.push(row);
     }
 
-    /// How many pages there are, and their bytes.
+    /// Number of the table's pages, and their bytes.
     pub fn held(&self) -> (usize, usize) {
         let rows = self.rows.iter().flatten();
         (self.rows.len() - self.empty.len(), rows.map(|row| usize::from(row.len)).sum())
@@ -88,12 +88,12 @@ impl SlotTable {
         self.rows.len() == self.empty.len()
     }
 
-    /// Whether moving its pages into fuller blocks is worth it.
+    /// Whether it is worth while to move the table's pages into fuller blocks.
     pub fn is_loose(&self) -> bool {
         self.pool.is_loose(self.round).0
     }
 
-    /// Moves pages into fuller blocks, where there are some. Rows stay.
+    /// Moves the table's pages into fuller blocks, where there are some. Rows stay.
     pub fn pack(&mut self, stats: &TierStats) {
         self.round = self.pool.is_loose(self.round).1;
         for row in self.rows.iter_mut().flatten() {

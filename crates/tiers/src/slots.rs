@@ -7,8 +7,8 @@
 //!           first 64 bytes up, and from its end down, in 64-byte chunks
 //! ```
 //!
-//! As there (`mm/zsmalloc.c`, `mm/zbud.c` of Linux 6.1 to 6.14): classes of which equally many go
-//! into equally many pages are one; the fullest block with room is filled first; zbud takes the
+//! As there (`mm/zsmalloc.c`, `mm/zbud.c` of Linux 6.1 to 6.14), classes of which equally many go
+//! into equally many pages are one. The fullest block with room is filled first; zbud takes the
 //! block whose room fits best. Otherwise: a slot has no header, since what belongs to it is in its
 //! region's [table](crate::pool); blocks are contiguous; a page that does not fit beside zbud's
 //! header has a block of its own.
@@ -33,7 +33,7 @@ use crate::tier::Backing;
 const FRAMES: usize = EXTENT_BYTES / PAGE_BYTES;
 /// Pages of a zsmalloc block at most (CONFIG_ZSMALLOC_CHAIN_SIZE).
 const CHAIN_MAX: usize = 8;
-/// Between zsmalloc's sizes, and the smallest.
+/// Bytes between zsmalloc's sizes, and its smallest size.
 const CLASS_STEP: usize = 16;
 const CLASS_MIN: usize = 32;
 /// Slots of a block at most: 256 of 48 bytes in three pages.
@@ -45,12 +45,12 @@ const CHUNK: usize = 64;
 const CHUNKS: usize = PAGE_BYTES / CHUNK;
 /// Blocks of a list that are looked at for one that takes more.
 const TRIES: usize = 8;
-/// Frames without pages that are kept from the system: so many, and one in so many of those in use.
+/// Frames without pages that are kept from the system: this many, and a share of those in use.
 const IDLE_MIN: usize = 64;
 const IDLE_ONE_IN: usize = 16;
-/// Packing is worth improving if more than one byte in so many of slots is free …
+/// Packing is worth improving if more than one byte in this many of slots is free …
 const LOOSE_ONE_IN: usize = 8;
-/// … and so much has changed since a region's pages were moved last.
+/// … and this many pages were removed since a region's pages were moved last.
 const REMOVES_A_ROUND: u32 = 1024;
 
 const NONE: u32 = u32::MAX;
@@ -108,7 +108,7 @@ impl Classes {
     }
 }
 
-/// What the lock is for.
+/// State behind the pool's lock.
 #[derive(Default)]
 struct State {
     blocks: Vec<Block>,
@@ -127,7 +127,7 @@ struct State {
 
 struct Extent {
     memory: Arc<SlotExtent>,
-    /// One bit a frame: of a block; has memory.
+    /// Bits of the frames, one each: whether it is of a block; whether it has memory.
     used: u128,
     touched: u128,
 }
@@ -137,14 +137,14 @@ struct Block {
     extent: u32,
     frame: u8,
     pages: u8,
-    /// Its class; for zbud 0.
+    /// Size class; for zbud 0.
     class: u8,
     /// Slots with pages. For zbud both bits of those that are there.
     live: u16,
     taken: [u64; SLOTS_MAX / 64],
     /// For zbud: chunks of the first and of the last.
     chunks: [u8; 2],
-    /// The list it is in, `NONE` for full ones, and its neighbours there.
+    /// The list that the block is in, `NONE` for full ones, and its neighbours there.
     list: u32,
     previous: u32,
     next: u32,
@@ -155,7 +155,7 @@ struct SlotExtent(Memory);
 
 enum Memory {
     Mapped {
-        /// Keeps the memory at `base` in being.
+        /// Keeps the memory at `base` mapped.
         medium: Arc<dyn Medium>,
         base: NonNull<u8>,
     },
@@ -215,7 +215,7 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
-    /// The first `len` bytes of it, in place or read into `buffer`.
+    /// Reads the first `len` bytes of the slot, in place or into `buffer`.
     pub fn read<'b>(
         &'b self,
         len: usize,
@@ -238,9 +238,9 @@ impl Slot {
 /// A slot that was taken for a page and is to be written, once.
 struct Reserved {
     slot: Slot,
-    /// First byte and length of the frames around it.
+    /// First byte and length of the frames around the slot.
     around: (usize, usize),
-    /// Whether nothing else in them is needed.
+    /// Whether nothing else in those frames is needed.
     is_new: bool,
 }
 
@@ -290,7 +290,7 @@ impl SlotPool {
         Some(SlotPool { rule, backing, writing: Lock::new(()), state: Lock::new(state) })
     }
 
-    /// Every path leaves the state whole before anything that could panic.
+    /// Locks the state. Every path leaves it whole before anything that could panic.
     fn lock(&self) -> LockGuard<'_, State> {
         self.state.lock()
     }
@@ -345,8 +345,8 @@ impl SlotPool {
         change.tell(stats);
     }
 
-    /// Whether it is worth moving a region's pages into fuller blocks, which was done last in round
-    /// `last`; and which round it is.
+    /// Whether it is worth while to move a region's pages into fuller blocks, which was done last
+    /// in round `last`; and the number of the round.
     pub fn is_loose(&self, last: u32) -> (bool, u32) {
         let state = self.lock();
         let round = state.removes / REMOVES_A_ROUND;
@@ -453,7 +453,7 @@ impl SlotPool {
         }
     }
 
-    /// Puts a block into the list where it belongs now.
+    /// Puts a block into the list where it belongs.
     fn relist(&self, state: &mut State, block: u32) {
         let its = &state.blocks[block as usize];
         let list = match &self.rule {
@@ -549,7 +549,7 @@ impl SlotPool {
         }
     }
 
-    /// `pages` frames in a row, of the first extent that has them.
+    /// Takes `pages` frames in a row, of the first extent that has them.
     fn take_frames(
         &self,
         state: &mut State,

@@ -10,17 +10,17 @@ use crate::codec::{CODECS, CodecKind, NOT_BUILT};
 /// Tiers in one list, DRAM included, at most.
 pub const TIERS_MAX: usize = 8;
 
-/// One tier, as asked for.
+/// A tier, as asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TierSpec {
     /// The tier as the user wrote it; its name in reports.
     pub name: String,
-    /// What it is.
+    /// What the tier is made of.
     pub kind: TierKind,
 }
 
 impl TierSpec {
-    /// What compresses its pages; `None` where it is not a compressed tier.
+    /// Codec of the tier's pages; `None` where it is not a compressed tier.
     pub fn codec(&self) -> Option<CodecKind> {
         match self.kind {
             TierKind::Compressed { codec, .. } => Some(codec),
@@ -36,7 +36,7 @@ pub enum TierKind {
     Dram,
     /// Memory of another NUMA node: pages as they are, farther away.
     Node {
-        /// The kernel's number of it.
+        /// The kernel's number of the node.
         node: u32,
     },
     /// What the kernel swaps to: zram, zswap, a disk.
@@ -70,12 +70,12 @@ pub enum MediumKind {
     Dram,
     /// `node:NUMBER`: memory of another NUMA node.
     Node {
-        /// The kernel's number of it.
+        /// The kernel's number of the node.
         node: u32,
     },
     /// `file:/DIRECTORY`: unlinked files in that directory.
     File {
-        /// Absolute, because the program may change its own.
+        /// Path of the directory; absolute, because the program may change its working directory.
         directory: String,
     },
 }
@@ -102,15 +102,15 @@ pub enum SpecError {
     /// Two tiers that are the same, perhaps written differently.
     #[error("`{second}` is the same tier as `{first}`: remove one of them")]
     Duplicate {
-        /// The earlier one.
+        /// The earlier tier.
         first: String,
-        /// The later one.
+        /// The later tier.
         second: String,
     },
     /// More than [`TIERS_MAX`].
     #[error("{count} tiers are too many: write at most {TIERS_MAX}")]
     TooMany {
-        /// How many there are.
+        /// Number of tiers in the list.
         count: usize,
     },
     /// A part that the design has and this build has not.
@@ -168,9 +168,9 @@ pub enum SpecError {
         "`{second}`: this version has one node as a tier, and `{first}` is one already: remove one of them"
     )]
     SecondNode {
-        /// The earlier one.
+        /// The earlier node.
         first: String,
-        /// The later one.
+        /// The later node.
         second: String,
     },
     /// `swap` with a level, pool or medium.
@@ -207,7 +207,7 @@ pub enum SpecError {
     PathCut {
         /// The tier with the path.
         before: String,
-        /// What is wrong with the one behind it.
+        /// What is wrong with the part behind it.
         error: Box<SpecError>,
     },
 }
@@ -241,7 +241,7 @@ const POOLS: [(&str, PoolKind); 3] =
     [("extent", PoolKind::Extent), ("zsmalloc", PoolKind::Zsmalloc), ("zbud", PoolKind::Zbud)];
 const POOLS_NOT_BUILT: [&str; 1] = ["z3fold"];
 
-/// What `auto` stands for; which of them a page goes to is then chosen by what each costs here.
+/// The list that `auto` stands for. The tier of each page is then chosen by what each costs here.
 pub const AUTO: &str = "dram,swap,lz4,zstd:1";
 
 /// Parses a list such as `dram,lz4,zstd:1`, fastest first: `dram` and then up to seven others, no
@@ -329,7 +329,7 @@ fn parse_kind(tier: &str) -> Result<TierKind, SpecError> {
     Ok(TierKind::Compressed { codec, pool, medium })
 }
 
-/// What is before the first `separator`, and what is after it, if it occurs.
+/// Splits a text at the first `separator`: what is before it, and what is after it, if it occurs.
 fn split(text: &str, separator: char) -> (&str, Option<&str>) {
     match text.split_once(separator) {
         Some((before, after)) => (before, Some(after)),

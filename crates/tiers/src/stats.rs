@@ -36,7 +36,7 @@ pub struct TierStats {
 pub struct Times(Lock<Histogram<u32>>);
 
 impl Times {
-    /// Nothing yet.
+    /// Times with nothing recorded.
     pub fn new() -> Self {
         // The bounds are constants that satisfy the histogram's rules (low >= 1, high >= 2 * low,
         // digits <= 5).
@@ -45,7 +45,7 @@ impl Times {
         Times(Lock::new(histogram))
     }
 
-    /// It took so long, `count` times. More than 10 s counts as 10 s.
+    /// Records a time of `ns`, `count` times. More than 10 s counts as 10 s.
     pub fn record(&self, ns: u64, count: u32) {
         self.histogram().saturating_record_n(ns, count);
     }
@@ -57,20 +57,20 @@ impl Times {
         if histogram.is_empty() { 0 } else { histogram.value_at_quantile(q.clamp(0.0, 1.0)) }
     }
 
-    /// How many times.
+    /// How many times were recorded.
     pub fn count(&self) -> u64 {
         self.histogram().len()
     }
 
-    /// Forgets all of it, unless a thread is counting at this moment.
+    /// Forgets all times, unless a thread is counting at this moment.
     pub fn clear(&self) {
         if let Some(mut histogram) = self.0.try_lock() {
             histogram.reset();
         }
     }
 
-    /// Counts are whole after every statement, so those of a thread that panicked are as good as
-    /// any.
+    /// Locks the histogram. Counts are whole after every statement, so those of a thread that
+    /// panicked are as good as any.
     fn histogram(&self) -> LockGuard<'_, Histogram<u32>> {
         self.0.lock()
     }
@@ -83,7 +83,7 @@ impl Default for Times {
 }
 
 impl TierStats {
-    /// All zero.
+    /// Statistics with all counters at zero.
     pub fn new() -> Self {
         TierStats {
             pages: AtomicU64::new(0),
@@ -96,7 +96,8 @@ impl TierStats {
         }
     }
 
-    /// In a forked child: what was counted since the start is its parent's. What is held stays.
+    /// Begins again in a forked child: what was counted since the start is its parent's. What is
+    /// held stays.
     pub fn begin_again(&self) {
         self.faults.store(0, Relaxed);
         self.rejected.store(0, Relaxed);
@@ -113,12 +114,12 @@ impl TierStats {
         self.pages() * PAGE_BYTES as u64
     }
 
-    /// A page that is held is in DRAM again: what is stored is a copy.
+    /// Notes that a page that is held is in DRAM again: what is stored is a copy.
     pub fn became_copy(&self) {
         self.copies.fetch_add(1, Relaxed);
     }
 
-    /// A copy is none any more: it was removed, or is a page's only place again.
+    /// Notes that a copy is none any more: it was removed, or is a page's only place again.
     pub fn no_copy(&self) {
         self.copies.fetch_sub(1, Relaxed);
     }

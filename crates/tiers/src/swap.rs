@@ -15,29 +15,29 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use crate::page::PAGE_BYTES;
 
-/// One part of so many of all swap stays free.
+/// All swap divided by this stays free.
 pub const KEEP_FREE: u64 = 4;
-/// After so many pages the next look is due: 16 MiB.
+/// Pages after which the next look is due: 16 MiB.
 pub const PAGES_A_LOOK: u64 = 4096;
 /// Room for fewer pages is none: a look costs as much as some of them.
 const LEAST_ROOM: u64 = 64;
-/// If of so many pages in a row none left, the kernel takes none at present. Fewer may be on the
+/// If none of this many pages in a row left, the kernel takes none at present. Fewer may be on the
 /// way to its lists, on other processors.
 const TAKES_NONE: u64 = 256;
 /// What a page takes of memory, as a share of itself, where little is swapped or nothing can be
 /// read: zram with lz4 or lzo-rle.
 pub const RATIO_ASSUMED: f64 = 0.45;
-/// Measured from so many swapped bytes on: below, zram's own tables and half empty blocks are most
-/// of what it takes.
+/// Swapped bytes from which on the ratio is measured: below, zram's own tables and half empty
+/// blocks are most of what it takes.
 const MEASURED_FROM: u64 = 4 << 20;
-/// What swap takes of memory cannot be read.
+/// Value for memory of swap that cannot be read.
 const UNKNOWN: u64 = u64::MAX;
 
 /// What is under the kernel's swap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u32)]
 pub enum SwapKind {
-    /// There is none.
+    /// The machine has no swap.
     #[default]
     None = 0,
     /// Compressed memory: the zram device that is filled first.
@@ -49,7 +49,7 @@ pub enum SwapKind {
 }
 
 impl SwapKind {
-    /// Whether a page is restored from there without a disk.
+    /// Whether a page is restored from such swap without a disk.
     pub fn is_memory(self) -> bool {
         matches!(self, SwapKind::Zram | SwapKind::Zswap)
     }
@@ -67,13 +67,13 @@ impl SwapKind {
 pub struct SwapView {
     /// What the kernel fills first.
     pub kind: SwapKind,
-    /// Its device or file, and what compresses there, such as `/dev/zram0 (lz4)`.
+    /// Name of the first device or file, and what compresses there, such as `/dev/zram0 (lz4)`.
     pub name: String,
     /// Bytes of all swap.
     pub total_bytes: u64,
-    /// Those that are free.
+    /// Bytes of swap that are free.
     pub free_bytes: u64,
-    /// Memory that the used ones take: of zram devices and of zswap's pool. `None` if that cannot
+    /// Memory that the used bytes take: of zram devices and of zswap's pool. `None` if that cannot
     /// be read.
     pub memory_bytes: Option<u64>,
 }
@@ -134,7 +134,7 @@ impl SwapView {
         }
     }
 
-    /// What may still be put there.
+    /// Bytes that may still be put into swap.
     pub fn room_bytes(&self) -> u64 {
         self.free_bytes.saturating_sub(self.total_bytes.div_ceil(KEEP_FREE))
     }
@@ -156,8 +156,8 @@ impl SwapView {
     }
 }
 
-/// A quantity in the text of `/proc/meminfo`, or (there `before` stands before each name, as `Node
-/// 1 `) of a node's.
+/// A quantity in the text of `/proc/meminfo`, or of a node's, where `before` stands before each
+/// name, such as `Node 1 `.
 pub fn meminfo_bytes(text: &str, before: &str, name: &str) -> Option<u64> {
     let rest = text
         .lines()
@@ -173,7 +173,7 @@ pub struct SwapDevice<'a> {
     pub path: &'a str,
     /// Bytes in all.
     pub size_bytes: u64,
-    /// Those in use.
+    /// Bytes in use.
     pub used_bytes: u64,
     /// The highest is filled first.
     pub priority: i64,
@@ -196,13 +196,13 @@ pub fn swap_devices(text: &str) -> impl Iterator<Item = SwapDevice<'_>> {
     })
 }
 
-/// What a tier over the kernel's swap knows of it. Looked up by one thread; any may read.
+/// What a tier over the kernel's swap knows of it. It is looked up by one thread; any may read.
 #[derive(Default)]
 pub struct Swap {
     kind: AtomicU32,
-    /// See [`SwapView::ratio`]; times 2^16.
+    /// Value of [`SwapView::ratio`], times 2^16.
     ratio: AtomicU32,
-    /// At the last look: pages in it, whosever they are, those of them that are ours, and what
+    /// At the last look: pages in swap of all processes, those of them that are ours, and what
     /// memory all take; [`UNKNOWN`] where that cannot be read.
     used_pages: AtomicU64,
     own_pages: AtomicU64,
@@ -213,19 +213,19 @@ pub struct Swap {
     look_in: AtomicU64,
     /// Pages that stayed, since the last that left.
     stayed: AtomicU64,
-    /// The kernel takes none at present.
+    /// Whether the kernel takes no pages at present.
     refused: AtomicBool,
-    /// It is to take none.
+    /// Whether the swap is to take no pages.
     disabled: AtomicBool,
 }
 
 impl Swap {
-    /// Looks at the machine's swap, in which so many pages are ours. Some 0.1 ms.
+    /// Looks at the machine's swap, in which `own_pages` pages are ours. Some 0.1 ms.
     pub fn look(&self, own_pages: u64) {
         self.seen(&SwapView::of_machine(), own_pages);
     }
 
-    /// What a look saw.
+    /// Takes note of what a look saw.
     pub fn seen(&self, view: &SwapView, own_pages: u64) {
         let room = Some(view.room_bytes() / PAGE_BYTES as u64)
             .filter(|room| *room >= LEAST_ROOM)
@@ -241,20 +241,20 @@ impl Swap {
         self.look_in.store(PAGES_A_LOOK.min(room / 4).max(LEAST_ROOM / 4), Relaxed);
     }
 
-    /// What is under it.
+    /// What is under the kernel's swap.
     pub fn kind(&self) -> SwapKind {
         SwapKind::from_number(self.kind.load(Relaxed))
     }
 
-    /// What a page takes of memory, as a share of itself.
+    /// What a swapped page takes of memory, as a share of itself.
     pub fn ratio(&self) -> f64 {
         f64::from(self.ratio.load(Relaxed)) / 65536.0
     }
 
-    /// What so many pages of ours take of memory. zram gives a block of memory back when all of it
-    /// is empty: where most pages were restored, the others still hold much more than they need. So
-    /// what all take is shared out by pages, as of the last look; and pages that came since count
-    /// as they would in full blocks.
+    /// What `pages` pages of ours take of memory. zram gives a block of memory back when all of it
+    /// is empty. Where most pages were restored, the others still hold much more than they need. So
+    /// what all take is shared out by pages, as of the last look. Pages that came since count as
+    /// they would in full blocks.
     pub fn held_bytes(&self, pages: u64) -> u64 {
         let own = self.own_pages.load(Relaxed).min(pages);
         let fresh = |pages: u64, ratio: f64| (pages as f64 * PAGE_BYTES as f64 * ratio) as u64;
@@ -267,22 +267,22 @@ impl Swap {
         }
     }
 
-    /// Whether it is worth trying to put pages there.
+    /// Whether it is worth while to try to put pages there.
     pub fn accepts(&self) -> bool {
         self.has_room() && !self.disabled.load(Relaxed)
     }
 
-    /// Whether the kernel would take some.
+    /// Whether the kernel would take some pages.
     pub fn has_room(&self) -> bool {
         self.room_pages.load(Relaxed) > 0 && !self.refused.load(Relaxed)
     }
 
-    /// From now on nothing is to be put there, or something is again.
+    /// Says that nothing is to be put there from now on, or that something is again.
     pub fn set_disabled(&self, disabled: bool) {
         self.disabled.store(disabled, Relaxed);
     }
 
-    /// Pages were put there. True if it is time to look again.
+    /// Notes that pages were put there. True if it is time to look again.
     pub fn took(&self, pages: u64) -> bool {
         let less =
             |field: &AtomicU64| field.store(field.load(Relaxed).saturating_sub(pages), Relaxed);
@@ -292,8 +292,8 @@ impl Swap {
         self.look_in.load(Relaxed) == 0
     }
 
-    /// The kernel left all of so many pages where they were, though there is room: a control
-    /// group's limit, perhaps. True if it is not to be asked again for a while.
+    /// Notes that the kernel left all of `pages` pages where they were, though there is room: a
+    /// control group's limit, perhaps. True if it is not to be asked again for a while.
     pub fn stayed(&self, pages: u64) -> bool {
         let refuses = self.stayed.fetch_add(pages, Relaxed) + pages >= TAKES_NONE;
         if refuses {
@@ -302,7 +302,7 @@ impl Swap {
         refuses
     }
 
-    /// Another attempt may be made.
+    /// Lets the kernel be asked again.
     pub fn try_again(&self) {
         self.stayed.store(0, Relaxed);
         self.refused.store(false, Relaxed);

@@ -17,8 +17,8 @@ use crate::spec::{MediumKind, TierKind, TierSpec};
 use crate::stats::TierStats;
 use crate::swap::Swap;
 
-/// A page that compression would not shrink by so many bytes is kept raw: it is restored by a copy,
-/// a few times faster.
+/// A page that compression would not shrink by this many bytes is kept raw: it is restored by a
+/// copy, a few times faster.
 pub const REJECT_MARGIN: usize = 64;
 
 /// Bytes of the pattern that stands for a same-filled page.
@@ -28,7 +28,7 @@ const PATTERN_BYTES: usize = 8;
 pub struct Tier {
     /// What the user asked for.
     pub spec: TierSpec,
-    /// What it holds and has done.
+    /// What the tier holds and has done.
     pub stats: TierStats,
     codec: Option<Arc<dyn Codec>>,
     backing: Backing,
@@ -52,17 +52,17 @@ pub enum Backing {
 /// Why stored bytes do not give a page.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
-    /// A pattern or a raw page is not as long as it must be.
+    /// A pattern or a raw page has a wrong length.
     #[error(
         "{got} bytes are stored for a page kept as {encoding:?}, which takes {want}: \
          its location is wrong or was overwritten"
     )]
     Length {
-        /// The form it is said to have.
+        /// The form that the page is said to have.
         encoding: Encoding,
-        /// How many bytes there are.
+        /// Number of bytes there are.
         got: usize,
-        /// How many there must be.
+        /// Number of bytes there must be.
         want: usize,
     },
     /// A coded page in a tier that has no codec.
@@ -73,10 +73,10 @@ pub enum DecodeError {
         /// The tier's name.
         tier: String,
     },
-    /// The codec could not read it.
+    /// The codec could not read the bytes.
     #[error(transparent)]
     Codec(#[from] CodecError),
-    /// The codec made a page of it, but not the one that was stored.
+    /// The codec made a page of the bytes, but not the one that was stored.
     #[error(
         "its checksum is {got:032x} and was {want:032x} when it was stored: \
          the stored bytes were damaged, or the codec made a mistake; the page is lost"
@@ -84,7 +84,7 @@ pub enum DecodeError {
     Checksum {
         /// The checksum of the page that was decoded.
         got: Checksum,
-        /// Stored with it.
+        /// Checksum that was stored with the page.
         want: Checksum,
     },
 }
@@ -102,9 +102,9 @@ impl DecodeError {
 pub struct Measured {
     /// Encoded bytes of the page.
     pub bytes: usize,
-    /// Time to encode it, ns.
+    /// Time to encode the page, ns.
     pub encode_ns: u64,
-    /// Time to decode it, ns.
+    /// Time to decode the page, ns.
     pub decode_ns: u64,
 }
 
@@ -144,7 +144,7 @@ impl Tier {
         Tier { spec, stats: TierStats::new(), codec, backing, slots, disabled }
     }
 
-    /// This tier with another codec than its specification names, such as one that a test wrote.
+    /// Gives the tier another codec than its specification names, such as one that a test wrote.
     pub fn with_codec(self, codec: Box<dyn Codec>) -> Self {
         Tier { codec: Some(codec.into()), ..self }
     }
@@ -161,7 +161,8 @@ impl Tier {
         }
     }
 
-    /// From now on it takes no more pages, or takes some again. What is in it stays.
+    /// Says that the tier takes no more pages from now on, or takes some again. What is in it
+    /// stays.
     pub fn set_disabled(&self, disabled: bool) {
         self.disabled.store(disabled, Relaxed);
         if let Some(swap) = self.swap() {
@@ -169,7 +170,7 @@ impl Tier {
         }
     }
 
-    /// Whether it takes no more pages.
+    /// Whether the tier takes no more pages.
     pub fn is_disabled(&self) -> bool {
         self.disabled.load(Relaxed)
     }
@@ -182,7 +183,7 @@ impl Tier {
         }
     }
 
-    /// The node whose memory is under the tier's pool, if it is one's.
+    /// The node whose memory is under the tier's pool; `None` if it is not a node's.
     pub fn pool_node(&self) -> Option<u32> {
         match &self.spec.kind {
             TierKind::Compressed { medium: MediumKind::Node { node }, .. } => Some(*node),
@@ -205,7 +206,7 @@ impl Tier {
         &self.backing
     }
 
-    /// The pool that all regions share, if it is of that kind.
+    /// The pool that all regions share; `None` for a pool of another kind.
     pub(crate) fn slots(&self) -> Option<&Arc<SlotPool>> {
         self.slots.as_ref()
     }
@@ -268,7 +269,7 @@ impl Tier {
         if is_far { self.stats.physical_bytes() } else { self.dram_bytes() }
     }
 
-    /// Those of [`Tier::dram_bytes`] that are in anonymous memory of this process.
+    /// The part of [`Tier::dram_bytes`] that is in anonymous memory of this process.
     pub fn anonymous_bytes(&self) -> u64 {
         if matches!(self.backing, Backing::Memory(_)) { self.dram_bytes() } else { 0 }
     }
@@ -305,7 +306,7 @@ impl Tier {
         Measured { bytes: stored.len(), encode_ns, decode_ns: clock_ns() - begun_ns }
     }
 
-    /// As [`Tier::encode`], for a page that is only measured: nothing is counted.
+    /// Encodes as [`Tier::encode`] does, for a page that is only measured: nothing is counted.
     pub fn encode_sample<'s>(&self, page: &'s Page, scratch: &'s mut Scratch) -> Encoded<'s> {
         let checksum = checksum(page);
         if page[PATTERN_BYTES..] == page[..PAGE_BYTES - PATTERN_BYTES] {
@@ -324,7 +325,7 @@ impl Tier {
         self.codec.as_ref().map_or(0, |codec| codec.training_pages())
     }
 
-    /// See [`Codec::train`].
+    /// Trains the tier's codec: see [`Codec::train`].
     pub fn train(&self, pages: &[Page], clock_ns: &dyn Fn() -> u64) -> bool {
         self.codec.as_ref().is_some_and(|codec| codec.train(pages, clock_ns))
     }

@@ -41,7 +41,7 @@ proptest! {
         }
     }
 
-    /// That a page did not change since it was stored is taken from this alone.
+    /// Checksums alone tell that a page did not change since it was stored.
     #[test]
     fn a_page_that_changed_has_another_checksum(mut page in pages::any_page(), at in 0..PAGE_BYTES, change in 1u8..) {
         let before = checksum(&page);
@@ -81,7 +81,7 @@ proptest! {
         }
     }
 
-    /// One bit of what the pool keeps, in any form of page, checksum included.
+    /// Changes one bit of what the pool keeps, in any form of page, checksum included.
     #[test]
     fn one_bit_in_the_pool(page in pages::any_page(), at in any::<prop::sample::Index>(), bit in 0u8..8, tier in 1u8..=2) {
         let medium = Arc::new(DramMedium::new(EXTENT_BYTES).unwrap());
@@ -90,10 +90,10 @@ proptest! {
         let (mut scratch, mut store, mut back) = (Scratch::new(), RegionStore::new(), [0; PAGE_BYTES]);
         let encoded = tiers[usize::from(tier)].encode(&page, &mut scratch);
         let location = store.insert(&tiers, tier, encoded).unwrap();
-        // The only page is at the start of the only extent: 4 bytes of checksum, then its bytes.
+        // The only page is at the start of the only extent: 16 bytes of checksum, then its bytes.
         let at = at.index(4 + usize::from(location.len));
-        // SAFETY: the first extent of the medium, which is allocated, and nobody else reads or
-        // writes now.
+        // SAFETY: the first extent of the medium, which is allocated, and which nothing else reads
+        // or writes now.
         unsafe { *(medium.range().0 as *mut u8).add(at) ^= 1 << bit };
         let decoded = tiers[usize::from(tier)].decode(store.page(location, &mut ReadBuffer::new()).unwrap(), &mut back, &mut scratch);
         prop_assert!(decoded.is_err() || back == *page, "a wrong page passed");

@@ -20,20 +20,20 @@ use std::path::Path;
 
 pub use crate::file::Decoder;
 
-/// What a file begins with: the format and its version.
+/// First bytes of a file: the format and its version.
 pub const MAGIC: [u8; 8] = kinds::ACCESSES;
 const RECORDS: u8 = 2;
 const PAGES: u8 = 4;
 /// Records of a block at most.
 pub const BLOCK_RECORDS: usize = 1 << 16;
-/// Pages that a file may name: their numbers and a bit more are 32 bits.
+/// Most pages that a file may name: their numbers and a bit more are 32 bits.
 pub const PAGES_MAX: usize = 1 << 31;
-/// A record is no longer: a page's distance, twice for its sign and once more for the bit, is below
+/// Longest record, bytes. A page's distance, twice for its sign and once more for the bit, is below
 /// 2^34.
 const RECORD_BYTES_MAX: usize = 5;
 const _: () = assert!(BLOCK_RECORDS * RECORD_BYTES_MAX <= PLAIN_MAX);
 
-/// Twice the number of the page, and one more if it was written.
+/// Access to a page: twice the number of the page, and one more if it was written.
 pub type Record = u32;
 
 /// The number of the page that was accessed.
@@ -42,13 +42,13 @@ pub fn page_of(record: Record) -> u32 {
     record >> 1
 }
 
-/// Whether it was written.
+/// Whether the page was written.
 #[inline]
 pub fn is_write(record: Record) -> bool {
     record & 1 == 1
 }
 
-/// What a file is of.
+/// Description of a recording.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Header {
     /// The version of Terrace that wrote it.
@@ -60,7 +60,7 @@ pub struct Header {
     pub source: String,
     /// What the clock counts: accesses of the program, or microseconds.
     pub clock: Clock,
-    /// One of so many accesses, of those that missed, is recorded; 1 is all. With samples, whose
+    /// Accesses for each one that is recorded, of those that missed; 1 is all. With samples, whose
     /// share is not known, 1.
     pub period: u64,
     /// Samples a second of a running thread; 0 if it is not samples.
@@ -87,7 +87,7 @@ pub enum Clock {
 /// A modelled cache: the least recently used line of a set goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CacheModel {
-    /// In all.
+    /// Size of the cache, bytes.
     pub bytes: u64,
     /// Lines of a set.
     pub ways: u32,
@@ -104,7 +104,7 @@ pub struct Page {
     pub number: u64,
 }
 
-/// Fibonacci hashing, word by word: page numbers are no one's to choose.
+/// Fibonacci hashing, word by word: page numbers are not under an attacker's control.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PageHasher(u64);
 
@@ -129,7 +129,7 @@ pub struct Writer {
     file: BlockWriter,
     compressor: Compressor,
     numbers: HashMap<Page, u32, BuildHasherDefault<PageHasher>>,
-    /// Named since the last block.
+    /// Pages named since the last block.
     new_pages: Vec<Page>,
     /// Encoded records of the block that is being filled.
     records: Vec<u8>,
@@ -141,7 +141,7 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Makes the file anew. `limit`: bytes that it will not grow beyond: what comes then is
+    /// Makes the file anew. `limit`: bytes that it will not grow beyond. What comes then is
     /// counted, not written.
     ///
     /// # Errors
@@ -161,7 +161,7 @@ impl Writer {
         })
     }
 
-    /// Adds an access, at this time of the clock; one before the last counts as that.
+    /// Adds an access at this time of the clock. A time before the last counts as the last.
     ///
     /// # Errors
     /// If it cannot be written; what was written before can still be read.
@@ -193,7 +193,8 @@ impl Writer {
         }
     }
 
-    /// Writes what was added so far, as a shorter block: for whoever reads it while it grows.
+    /// Writes what was added so far, as a shorter block, for a program that reads the file while it
+    /// grows.
     ///
     /// # Errors
     /// If it cannot be written.
@@ -234,8 +235,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes what is left, the index, and that it is whole; what it says at its end. `clock`: what
-    /// it shows now.
+    /// Writes what is left, the index, and that the file is whole. Returns what the file says at
+    /// its end. `clock`: the time now.
     ///
     /// # Errors
     /// If it cannot be written.
@@ -247,11 +248,11 @@ impl Writer {
     }
 }
 
-/// Reads a file, block by block, in any order, by several threads if need be: each with a
-/// [`Decoder`] of its own.
+/// Reads a file, block by block, in any order. Several threads can do that, each with a [`Decoder`]
+/// of its own.
 #[derive(Debug)]
 pub struct Reader<S = File> {
-    /// What it is of.
+    /// What the file is of.
     pub header: Header,
     blocks: Blocks<S>,
     pages: Vec<Page>,
@@ -272,7 +273,7 @@ impl<S: Source> Reader<S> {
     /// Opens a recording from anything that can be read.
     ///
     /// # Errors
-    /// As [`Reader::open`].
+    /// Errors of [`Reader::open`].
     pub fn of(source: S) -> Result<Reader<S>, ReadError> {
         let mut blocks = Blocks::open(source, &MAGIC)?;
         let header: Header = serde_json::from_slice(&blocks.header)
@@ -288,7 +289,7 @@ impl<S: Source> Reader<S> {
                 RECORDS => records.push(entry),
                 PAGES => {
                     if let Err(why) = name_pages(&blocks, &entry, &mut decoder, &mut pages) {
-                        // What comes later may be of pages that nobody knows.
+                        // What comes later may be of pages without a name.
                         blocks.incomplete.get_or_insert(why);
                         break;
                     }
@@ -300,7 +301,7 @@ impl<S: Source> Reader<S> {
         Ok(Reader { header, blocks, pages, records })
     }
 
-    /// Which page each number stands for.
+    /// The page that each number stands for.
     pub fn pages(&self) -> &[Page] {
         &self.pages
     }
@@ -331,7 +332,7 @@ impl<S: Source> Reader<S> {
         self.blocks.end.map_or(0, |end| end.left_out)
     }
 
-    /// Why it ends where it does, if not because it was finished.
+    /// Why the file ends where it does, if not because it was finished.
     pub fn incomplete(&self) -> Option<&str> {
         self.blocks.incomplete.as_deref()
     }
@@ -355,13 +356,13 @@ impl<S: Source> Reader<S> {
             .ok_or_else(wrong)
     }
 
-    /// One block after the other, up to the first that cannot be read.
+    /// Reads one block after the other, up to the first that cannot be read.
     pub fn iter(&self) -> Iter<'_, S> {
         Iter { reader: self, decoder: Decoder::new(), records: Vec::new(), next: 0 }
     }
 }
 
-/// See [`Reader::iter`].
+/// Iterator of [`Reader::iter`].
 pub struct Iter<'a, S> {
     reader: &'a Reader<S>,
     decoder: Decoder,
@@ -418,8 +419,8 @@ fn name_pages<S: Source>(
     if bytes.is_empty() { Ok(()) } else { Err(wrong()) }
 }
 
-/// Behind `padded`'s numbers are [`PADDING`] bytes more. `None` if they are not so many, or one is
-/// no page's.
+/// Decodes `count` numbers in `padded`, behind which are [`PADDING`] bytes more. `None` if there
+/// are not that many, or one is no page's.
 fn decode(padded: &[u8], count: u32, pages: usize, records: &mut Vec<Record>) -> Option<()> {
     if decode_short(padded, count, pages, records) {
         Some(())
@@ -428,14 +429,14 @@ fn decode(padded: &[u8], count: u32, pages: usize, records: &mut Vec<Record>) ->
     }
 }
 
-/// Where no number has more than four bytes, as with less than 2^25 pages; false if that is not so,
-/// or something is wrong.
+/// Decodes records where no number has more than four bytes, as with less than 2^25 pages. False if
+/// that is not so, or something is wrong.
 fn decode_short(padded: &[u8], count: u32, pages: usize, records: &mut Vec<Record>) -> bool {
     records.resize(count as usize, 0);
     if numbers::short(padded, records).is_none() {
         return false;
     }
-    // A distance is below 2^26 and a page below 2^31: the first page that is none is told by its
+    // A distance is below 2^26 and a page below 2^31. So the first page that is none is told by its
     // number, also where that is negative.
     let (mut page, mut most) = (0u32, 0u32);
     // What is in a core's nearest cache at a time.
@@ -517,7 +518,7 @@ pub(crate) mod tests {
         std::fs::read(path).unwrap()
     }
 
-    /// What can be read of it, and why no more.
+    /// What can be read of the bytes, and why no more.
     pub fn read(bytes: &[u8]) -> (Vec<(Page, bool)>, Option<String>) {
         let reader = Reader::of(bytes).unwrap();
         let mut found = Vec::new();

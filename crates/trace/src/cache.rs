@@ -1,4 +1,4 @@
-//! A model of a processor's last-level cache: which accesses go to memory. They are what a tier
+//! A model of a processor's last-level cache: which accesses go to memory. Those are what a tier
 //! costs, so they are the truth that samples are compared with.
 
 /// Bytes of a line.
@@ -15,19 +15,19 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// A server's, in all.
+    /// Size of a server's cache, bytes.
     pub const BYTES: usize = 32 << 20;
-    /// The least: two sets.
+    /// Least size, bytes: two sets.
     pub const BYTES_MIN: usize = 2 << 10;
     /// Lines of a set.
     pub const WAYS: usize = 16;
 
-    /// Empty, of the size of a server's.
+    /// Makes an empty cache of the size of a server's.
     pub fn new() -> Cache {
         Cache::of(Cache::BYTES)
     }
 
-    /// Empty, of so many bytes: a power of two, at least 2 KiB.
+    /// Makes an empty cache of `bytes` bytes: a power of two, at least 2 KiB.
     pub fn of(bytes: usize) -> Cache {
         Cache {
             sets: vec![

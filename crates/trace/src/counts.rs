@@ -1,7 +1,7 @@
 //! Region × time counts: small enough to record for hours, enough for a heatmap.
 //!
-//! A file is a magic number and then blocks ([`crate::framing`]). The first is the header (JSON);
-//! then come windows, in the order of time, and at the end of a recording that was finished the
+//! A file is a magic number and then blocks ([`crate::framing`]). The first is the header (JSON).
+//! Then come windows, in the order of time. At the end of a recording that was finished are the
 //! names of mappings and an end. So whatever is cut off or overwritten, the windows before it can
 //! be read.
 //!
@@ -17,7 +17,7 @@ use std::fs::File;
 use std::io::{self, Read as _, Write};
 use std::path::{Path, PathBuf};
 
-/// What a file begins with: the format and its version.
+/// First bytes of a file: the format and its version.
 pub const MAGIC: [u8; 8] = kinds::COUNTS;
 const HEADER: u8 = 1;
 const WINDOW: u8 = 2;
@@ -26,7 +26,7 @@ const MAPPINGS: u8 = 4;
 /// The largest region, and the longest time, that a reader takes for real.
 const REGION_MAX: u64 = 1 << 40;
 const TIME_MAX_MS: u64 = 1 << 48;
-/// The parts of a sample that are counted: one sample is so many.
+/// Parts of a sample that are counted: one sample is this many.
 pub const PARTS: f32 = 16.0;
 
 /// What a recording is of.
@@ -58,16 +58,16 @@ pub struct Place {
 pub struct Mapping {
     /// Process ID.
     pub process: u32,
-    /// Its first address.
+    /// First address of the mapping.
     pub start: u64,
     /// The first address behind it.
     pub end: u64,
-    /// As the kernel names it, such as `[heap]`; empty where it has no name.
+    /// Name that the kernel gives, such as `[heap]`; empty where the mapping has no name.
     pub name: String,
 }
 
 impl Mapping {
-    /// In the order of process and address, none above another.
+    /// Encodes mappings in the order of process and address, none above another.
     fn encode(mappings: &[Mapping]) -> Vec<u8> {
         let mut out = Vec::new();
         put(&mut out, mappings.len() as u64);
@@ -107,13 +107,13 @@ impl Mapping {
 /// What was touched in a stretch of time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Window {
-    /// From its beginning, ms since the recording's.
+    /// Beginning of the window, ms since the recording's.
     pub start_ms: u64,
-    /// To its end.
+    /// End of the window, ms since the recording's beginning.
     pub end_ms: u64,
-    /// How often, in [`PARTS`] of a sample.
+    /// How often each region was met, in [`PARTS`] of a sample.
     pub counts: BTreeMap<Place, u32>,
-    /// Samples of which no address of the program's data is known, in parts too.
+    /// Samples of which no address of the program's data is known, in [`PARTS`] too.
     pub elsewhere: u32,
 }
 
@@ -127,7 +127,7 @@ impl Window {
         }
     }
 
-    /// Both as one.
+    /// Joins the window with a later one.
     fn with(mut self, later: Window) -> Window {
         for (place, count) in later.counts {
             let sum = self.counts.entry(place).or_default();
@@ -185,7 +185,7 @@ pub struct Writer {
     path: PathBuf,
     file: std::fs::File,
     header: Vec<u8>,
-    /// In the file.
+    /// Windows in the file.
     windows: usize,
     len: u64,
     limit: u64,
@@ -195,7 +195,7 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Makes the file anew. `limit`: bytes that it may grow to, about.
+    /// Makes the file anew. `limit`: bytes that the file may grow to, about.
     ///
     /// # Errors
     /// If it cannot be written, or is not an ordinary file.
@@ -299,14 +299,14 @@ impl Writer {
 /// A recording that was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recording {
-    /// What it is of.
+    /// What the recording is of.
     pub header: Header,
-    /// In the order of time.
+    /// Windows in the order of time.
     pub windows: Vec<Window>,
-    /// In the order of process and address. Empty of recordings that were not finished, and of
-    /// those made before mappings were recorded.
+    /// Mappings in the order of process and address. Empty of recordings that were not finished,
+    /// and of those made before mappings were recorded.
     pub mappings: Vec<Mapping>,
-    /// Why it ends where it does, if not because it was finished.
+    /// Why the recording ends where it does, if not because it was finished.
     pub incomplete: Option<String>,
 }
 
@@ -327,7 +327,7 @@ impl Recording {
     /// Reads a recording from the contents of a file.
     ///
     /// # Errors
-    /// As [`Recording::read`].
+    /// Errors of [`Recording::read`].
     pub fn from_bytes(bytes: &[u8]) -> Result<Recording, ReadError> {
         check_magic(bytes, &MAGIC)?;
         let mut rest = &bytes[MAGIC.len()..];

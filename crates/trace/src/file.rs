@@ -1,4 +1,4 @@
-//! A file of blocks in which each can be found: at its end is an index of them, and behind that an
+//! A file of blocks in which each can be found. At its end is an index of them, and behind that an
 //! end of known length. Without these, in a file that was cut off or is still being written, the
 //! blocks are found one after the other.
 
@@ -9,42 +9,43 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use zstd_safe::{CCtx, DCtx};
 
-/// The first block: JSON.
+/// Kind of the first block: JSON.
 pub const HEADER: u8 = 1;
-/// The last one.
+/// Kind of the last block.
 pub const END: u8 = 3;
-/// Before it: where the others are.
+/// Kind of the block before the last: where the others are.
 pub const INDEX: u8 = 5;
 const END_BYTES: usize = 32;
 const ENTRY_BYTES: usize = 24;
-/// No block's contents are longer: a reader makes room for so much before it looks.
+/// Longest contents of a block, bytes: a reader makes room for that much before it looks.
 pub const CONTENTS_MAX: usize = 16 << 20;
 
-/// Before what is compressed in a block: its start and its count.
+/// Bytes before what is compressed in a block: its start and its count.
 pub const PREFIX: usize = 12;
-/// What is compressed in a block is no longer.
+/// Most that is compressed in a block, bytes.
 pub const PLAIN_MAX: usize = 4 << 20;
-/// Room behind it, so that eight bytes can be read wherever a number begins.
+/// Bytes behind what was decompressed, so that eight bytes can be read wherever a number begins.
 pub const PADDING: usize = 8;
-/// The records of six real programs take 1.7 to 2.4 bytes each with it, against 2.0 to 2.7 without.
+/// Level of compression. The records of six real programs take 1.7 to 2.4 bytes each with it,
+/// against 2.0 to 2.7 without.
 const ZSTD_LEVEL: i32 = 1;
-/// What that does not make smaller than so many fifths is compressed at [`ZSTD_QUICK`].
+/// Most fifths of its size that a block may take compressed; else [`ZSTD_QUICK`] is used.
 const ZSTD_FIFTHS: usize = 4;
-/// Without entropy coding: what is random anyway is a seventh longer, and decompressed in a tenth
-/// of the time.
+/// Level without entropy coding: what is random anyway is a seventh longer, and decompressed in a
+/// tenth of the time.
 const ZSTD_QUICK: i32 = -5;
 
 /// A block that can be found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Where it begins in the file.
+    /// Position of the block in the file, bytes.
     pub at: u64,
-    /// A number that its kind gives a meaning: the clock when it begins, or the first of what it
-    /// describes.
+    /// Number that the block's kind gives a meaning: the clock when it begins, or the first of what
+    /// it describes.
     pub start: u64,
-    /// How many things are in it.
+    /// Number of things in the block.
     pub count: u32,
-    /// What it is.
+    /// Kind of the block.
     pub kind: u8,
 }
 
@@ -55,7 +56,7 @@ pub struct End {
     pub records: u64,
     /// The clock at the end.
     pub clock: u64,
-    /// Records that are not in it because it had reached its limit.
+    /// Records that are not in the file because it had reached its limit.
     pub left_out: u64,
 }
 
@@ -66,7 +67,7 @@ pub trait Source {
     /// # Errors
     /// If they cannot be known.
     fn bytes(&self) -> io::Result<u64>;
-    /// Fills the buffer with what is there.
+    /// Fills the buffer with the bytes from `at` on.
     ///
     /// # Errors
     /// If less is there, or it cannot be read.
@@ -97,7 +98,7 @@ impl Source for &[u8] {
 pub struct Compressor(CCtx<'static>);
 
 impl Compressor {
-    /// Makes one.
+    /// Makes a compressor.
     ///
     /// # Errors
     /// If there is no memory.
@@ -132,7 +133,7 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// Room for one block.
+    /// Makes room for one block.
     ///
     /// # Panics
     /// If there is no memory.
@@ -144,7 +145,7 @@ impl Decoder {
         }
     }
 
-    /// Reads a block; what was compressed in it, and [`PADDING`] bytes more.
+    /// Reads a block. Returns what was compressed in it, and [`PADDING`] bytes more.
     ///
     /// # Errors
     /// What is wrong with it, in words.
@@ -166,7 +167,7 @@ impl Default for Decoder {
     }
 }
 
-/// Writes such a file.
+/// Writes a file of blocks with an index.
 #[derive(Debug)]
 pub struct BlockWriter {
     file: File,
@@ -176,7 +177,7 @@ pub struct BlockWriter {
 }
 
 impl BlockWriter {
-    /// Makes the file anew. `limit`: bytes that it will not grow beyond.
+    /// Makes the file anew. `limit`: bytes that the file will not grow beyond.
     ///
     /// # Errors
     /// If it cannot be written.
@@ -232,22 +233,22 @@ impl BlockWriter {
     }
 }
 
-/// Such a file, opened for reading.
+/// File of blocks, opened for reading.
 #[derive(Debug)]
 pub struct Blocks<S> {
     source: S,
     /// The contents of the first block.
     pub header: Vec<u8>,
-    /// All others, but index and end, as far as they can be read.
+    /// All other blocks, but index and end, as far as they can be read.
     pub entries: Vec<Entry>,
-    /// There if it was finished.
+    /// What the file says at its end, if it was finished.
     pub end: Option<End>,
-    /// Why it ends where it does, if not because it was finished.
+    /// Why the file ends where it does, if not because it was finished.
     pub incomplete: Option<String>,
 }
 
 impl<S: Source> Blocks<S> {
-    /// Opens it.
+    /// Opens a file.
     ///
     /// # Errors
     /// See [`ReadError`]. Damage behind the header is none: see [`Blocks::incomplete`].
@@ -272,7 +273,7 @@ impl<S: Source> Blocks<S> {
         Ok(blocks)
     }
 
-    /// Reads the block at `at` into `contents`; its kind, and where the next one begins.
+    /// Reads the block at `at` into `contents`. Returns its kind, and where the next one begins.
     fn read_block(&self, at: u64, bytes: u64, contents: &mut Vec<u8>) -> Result<(u8, u64), String> {
         let cut_off = || "a block is cut off".to_owned();
         let mut head = [0; BLOCK_HEAD];
@@ -297,7 +298,7 @@ impl<S: Source> Blocks<S> {
         Ok((kind, next))
     }
 
-    /// `None` if there is none that is as it should be.
+    /// Finds blocks by the index. `None` if there is no index that is as it should be.
     fn find_by_index(&mut self, bytes: u64) -> Option<()> {
         let mut contents = Vec::new();
         let end_at = bytes.checked_sub((BLOCK_HEAD + END_BYTES) as u64)?;
@@ -336,7 +337,7 @@ impl<S: Source> Blocks<S> {
         Some(())
     }
 
-    /// Goes from block to block, up to what is damaged or missing.
+    /// Finds blocks one after the other, up to what is damaged or missing.
     fn find_by_scanning(&mut self, bytes: u64) {
         self.entries.clear();
         let mut contents = Vec::new();

@@ -8,7 +8,7 @@
 use crate::kinds::KINDS;
 use std::io;
 
-/// Kind, length, checksum.
+/// Bytes of a block's head: kind, length, checksum.
 pub const BLOCK_HEAD: usize = 9;
 
 /// Why a file cannot be read at all.
@@ -17,10 +17,10 @@ pub enum ReadError {
     /// The file could not be opened or read.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// It begins otherwise.
+    /// The file begins otherwise.
     #[error("is not a recording of Terrace's; `terrace record -o FILE -- CMD` makes one")]
     Magic(String),
-    /// It has nothing in it.
+    /// The file has nothing in it.
     #[error(
         "is empty: it was not finished, or nothing was recorded; `terrace record -o FILE -- CMD` makes one"
     )]
@@ -28,25 +28,25 @@ pub enum ReadError {
     /// A recording of another kind.
     #[error("{found}; what is asked for takes {wanted}. `terrace report FILE` shows what is in it")]
     OtherKind {
-        /// What it is.
+        /// What the file is.
         found: &'static str,
-        /// What it should be.
+        /// What the file should be.
         wanted: &'static str,
     },
-    /// A version that this Terrace does not know.
+    /// The file has a version that this Terrace does not know.
     #[error(
         "is a recording in version {0} of the format, and this Terrace reads version 1: read it with the Terrace that wrote it"
     )]
     Version(u8),
-    /// Nothing can be read without it.
+    /// The header is damaged, and nothing can be read without it.
     #[error("has a damaged header ({0}), without which nothing in it can be understood")]
     Header(String),
 }
 
-/// What a file that begins so is to be read as: seven letters and the version.
+/// Checks the first bytes of a file: seven letters and the version.
 ///
 /// # Errors
-/// If it begins otherwise.
+/// If the file begins otherwise.
 pub fn check_magic(found: &[u8], magic: &[u8; 8]) -> Result<(), ReadError> {
     if found.is_empty() {
         return Err(ReadError::Empty);
@@ -66,7 +66,7 @@ pub fn check_magic(found: &[u8], magic: &[u8; 8]) -> Result<(), ReadError> {
     Ok(())
 }
 
-/// Seven bits a byte, the lowest first; all but the last byte have the eighth set.
+/// Writes a number, seven bits a byte, the lowest first. All but the last byte have the eighth set.
 #[inline]
 pub fn put(out: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
@@ -76,7 +76,7 @@ pub fn put(out: &mut Vec<u8>, mut number: u64) {
     out.push(number as u8);
 }
 
-/// The next number, and what is behind it; `None` if there is none.
+/// Reads the next number, and goes behind it; `None` if there is none.
 #[inline]
 pub fn take(bytes: &mut &[u8]) -> Option<u64> {
     let mut number = 0u64;
@@ -95,7 +95,7 @@ pub fn take(bytes: &mut &[u8]) -> Option<u64> {
     None
 }
 
-/// Small for numbers near zero on either side: 0, -1, 1, -2 … become 0, 1, 2, 3 …
+/// Makes small numbers of those near zero on either side: 0, -1, 1, -2 … become 0, 1, 2, 3 …
 #[inline]
 pub fn zigzag(number: i64) -> u64 {
     (number << 1 ^ number >> 63) as u64
@@ -140,8 +140,8 @@ pub fn head(bytes: &[u8; BLOCK_HEAD]) -> (u8, u32) {
     (bytes[0], u32::from_le_bytes([bytes[1], bytes[2], bytes[3], bytes[4]]))
 }
 
-/// Gives every block that can be found in what follows a magic number the head for what it holds,
-/// for who damages files on purpose: the last one for what there is of it.
+/// Gives every block behind a magic number that can be found the head for what it holds; the last
+/// one for what there is of it. For tests that damage files on purpose.
 pub fn put_right(blocks: &mut [u8]) {
     let mut at = 0;
     while let Some(head_bytes) =

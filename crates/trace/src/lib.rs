@@ -5,7 +5,7 @@
 //!   writes.
 //! - [`accesses`]: which page was touched, one access after the other: what a simulator replays.
 //!   What `terrace record --accesses` and the recorder (`crates/recorder`) write.
-//! - [`objects`]: objects, when they come and go, who made them, and which were touched.
+//! - [`objects`]: objects, when they come and go, by what code, and which were touched.
 //! - [`oracle_general`]: the same for libCacheSim.
 //! - [`cache`]: which accesses of a known sequence would have gone to memory.
 //! - [`framing`], [`mod@file`]: what these formats have in common.

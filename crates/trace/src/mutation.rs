@@ -12,7 +12,7 @@ fn next(state: &mut u64) -> usize {
     (z ^ z >> 31) as usize
 }
 
-/// Shows a damaged copy, with the checksums as they fall and put right.
+/// Shows a damaged copy twice: with the checksums as they fall, and put right.
 pub fn mutate(bytes: &[u8], state: &mut u64, mut see: impl FnMut(&[u8])) {
     let mut damaged = bytes.to_vec();
     for _ in 0..1 + next(state) % 4 {

@@ -1,5 +1,5 @@
-//! Varints by the ten thousand. One after the other, each has to wait for the last one's length; so
-//! a block is cut in four, between two numbers, and those are gone through side by side, two
+//! Varints by the ten thousand. One after the other, each has to wait for the last one's length. So
+//! a block is cut in four, between two numbers. The parts are gone through side by side, two
 //! numbers at a time.
 
 use crate::file::PADDING;
@@ -7,9 +7,9 @@ use crate::file::PADDING;
 /// Numbers that are decoded at the same time.
 const PARTS: usize = 4;
 
-/// Fills `numbers` with the bytes of what is in `padded` before its [`PADDING`], of which [`value`]
-/// makes numbers, if those are exactly so many and none has more than four bytes; what is left in
-/// it otherwise says nothing.
+/// Fills `numbers` with the bytes of the numbers in `padded`, before its [`PADDING`]. [`value`]
+/// makes numbers of them. `None` if there are more or fewer numbers than room, or one has more than
+/// four bytes; then the contents of `numbers` say nothing.
 pub fn short(padded: &[u8], numbers: &mut [u32]) -> Option<()> {
     let plain = &padded[..padded.len().checked_sub(PADDING)?];
     // All but a number's last byte have the eighth bit set.
@@ -69,8 +69,8 @@ fn count(bytes: &[u8]) -> usize {
         .sum()
 }
 
-/// Two numbers' bytes, each as one number, and where the next begins. What is beyond four bytes of
-/// either is left in `long`.
+/// Reads two numbers' bytes, each as one number. Returns them, and where the next begins. What is
+/// beyond four bytes of either is left in `long`.
 #[inline(always)]
 fn pair(padded: &[u8], at: usize, long: &mut u64) -> Option<([u32; 2], usize)> {
     let word = u64::from_le_bytes(*padded.get(at..)?.first_chunk()?);
@@ -86,8 +86,8 @@ fn pair(padded: &[u8], at: usize, long: &mut u64) -> Option<([u32; 2], usize)> {
     Some(([first as u32, second as u32], at + (second_end.trailing_zeros() as usize + 1) / 8))
 }
 
-/// One number's bytes as one number, and where the next begins. `None` if it has more than four
-/// bytes.
+/// Reads a number's bytes as one number. Returns it, and where the next begins. `None` if it has
+/// more than four bytes.
 fn single(padded: &[u8], at: usize) -> Option<(u32, usize)> {
     let word = u32::from_le_bytes(*padded.get(at..)?.first_chunk()?);
     let ends = !word & 0x8080_8080;

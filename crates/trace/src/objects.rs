@@ -1,6 +1,6 @@
-//! Objects one by one: when each came and went, who made it and where it lay, and which were
-//! accessed, in the order of it all. What is needed to try other ways of laying objects out than
-//! the one that was recorded.
+//! Objects one by one: when each came and went, by what code it was made, where it lay, and which
+//! were accessed. All is in order. It is what is needed to try other ways of laying objects out
+//! than the one that was recorded.
 //!
 //! A file holds blocks of up to 64 Ki events, each of which can be decoded alone; between them,
 //! blocks that name the contexts; at its end an index. `docs/trace-format.md` has it byte by byte.
@@ -19,20 +19,20 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 
-/// What a file begins with: the format and its version.
+/// First bytes of a file: the format and its version.
 pub const MAGIC: [u8; 8] = kinds::OBJECTS;
 const EVENTS: u8 = 2;
 const CONTEXTS: u8 = 4;
 /// Events of a block at most.
 pub const BLOCK_EVENTS: usize = 1 << 16;
-/// A birth: four numbers of ten bytes.
+/// Longest event, bytes: a birth, four numbers of ten bytes.
 const EVENT_BYTES_MAX: usize = 40;
 const _: () = assert!((BLOCK_EVENTS + 1) * EVENT_BYTES_MAX <= PLAIN_MAX);
-/// A block of contexts ends where it has so many bytes. No name is as long.
+/// A block of contexts ends where it has this many bytes. No name is as long.
 const CONTEXTS_BYTES: usize = 1 << 20;
 /// Largest length of a return address's name, bytes.
 const NAME_MAX: usize = 4096;
-/// Return addresses of a context.
+/// Most return addresses of a context.
 const FRAMES_MAX: usize = 64;
 
 /// Kinds of events, in the lowest two bits of their first number.
@@ -40,12 +40,12 @@ const READ: u64 = 0;
 const WRITE: u64 = 1;
 const BORN: u64 = 2;
 const OTHER: u64 = 3;
-/// And those of [`OTHER`].
+/// Kinds of the events of [`OTHER`].
 const DIED: u64 = 0;
 const RESIZED: u64 = 1;
 const COUNTING: u64 = 2;
 
-/// What a file is of.
+/// Description of a recording.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Header {
     /// The version of Terrace that wrote it.
@@ -56,7 +56,7 @@ pub struct Header {
     pub source: String,
     /// What the clock counts.
     pub clock: Clock,
-    /// One of so many accesses, of those that missed, is recorded; 1 is all.
+    /// Accesses for each one that is recorded, of those that missed; 1 is all.
     pub period: u64,
     /// The modelled cache whose misses are recorded; `None`: all accesses.
     pub cache: Option<CacheModel>,
@@ -64,53 +64,53 @@ pub struct Header {
     pub depth: u32,
 }
 
-/// What happened.
+/// Event of a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// An object came into being: the next number is its.
+    /// An object came into being; the next number is its.
     Born {
-        /// Where the allocator put it.
+        /// Address that the allocator gave.
         address: u64,
-        /// As it was asked for.
+        /// Size of the object, bytes, as asked for.
         bytes: u64,
         /// The calling context that allocated the object: an index into [`Reader::contexts`].
         context: u32,
-        /// When.
+        /// Time of the clock.
         clock: u64,
     },
-    /// It went.
+    /// An object was freed.
     Died {
-        /// Its number.
+        /// Number of the object.
         object: u32,
-        /// When.
+        /// Time of the clock.
         clock: u64,
     },
-    /// It has another size, at the same address.
+    /// An object has another size, at the same address.
     Resized {
-        /// Its number.
+        /// Number of the object.
         object: u32,
-        /// As it was asked for.
+        /// Size of the object now, bytes, as asked for.
         bytes: u64,
-        /// When.
+        /// Time of the clock.
         clock: u64,
     },
     /// Accesses are recorded from now on.
     Counting {
-        /// When.
+        /// Time of the clock.
         clock: u64,
     },
-    /// It was accessed.
+    /// An object was accessed.
     Access {
-        /// Its number.
+        /// Number of the object.
         object: u32,
-        /// Where in it, bytes from its beginning.
+        /// Place of the access, bytes from the object's beginning.
         offset: u64,
-        /// Whether it was written.
+        /// Whether the object was written.
         written: bool,
     },
 }
 
-/// What the next event is told in terms of.
+/// State by which the next event is told.
 #[derive(Clone, Copy, Debug, Default)]
 struct Before {
     object: u32,
@@ -203,7 +203,7 @@ impl Before {
         })
     }
 
-    /// An object that was born.
+    /// The object born at a distance, if there is one.
     fn named(&mut self, distance: u64) -> Option<u32> {
         let object = i64::from(self.object).checked_add(unzigzag(distance))?;
         self.object = u32::try_from(object).ok().filter(|object| *object < self.born)?;
@@ -221,7 +221,7 @@ pub struct Writer {
     file: BlockWriter,
     compressor: Compressor,
     before: Before,
-    /// Named since the last block.
+    /// Contexts named since the last block.
     new_contexts: Vec<Vec<String>>,
     contexts: u32,
     events: Vec<u8>,
@@ -232,7 +232,7 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Makes the file anew. `limit`: bytes that it will not grow beyond: what comes then is
+    /// Makes the file anew. `limit`: bytes that it will not grow beyond. What comes then is
     /// counted, not written.
     ///
     /// # Errors
@@ -261,8 +261,8 @@ impl Writer {
         self.new_contexts.push(frames.into_iter().map(short).collect());
     }
 
-    /// Adds an event at this time of the clock, which never goes back. The number of the object
-    /// that it is about, or 0.
+    /// Adds an event at this time of the clock, which never goes back. Returns the number of the
+    /// object that it is about, or 0.
     ///
     /// # Errors
     /// If it cannot be written; what was written before can still be read.
@@ -328,8 +328,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes what is left, the index, and that it is whole; what it says at its end. `clock`: what
-    /// it shows now.
+    /// Writes what is left, the index, and that the file is whole. Returns what the file says at
+    /// its end. `clock`: the time now.
     ///
     /// # Errors
     /// If it cannot be written.
@@ -344,7 +344,7 @@ impl Writer {
 /// Reads a file, block by block.
 #[derive(Debug)]
 pub struct Reader<S = File> {
-    /// What it is of.
+    /// What the file is of.
     pub header: Header,
     blocks: Blocks<S>,
     contexts: Vec<Vec<String>>,
@@ -365,7 +365,7 @@ impl<S: Source> Reader<S> {
     /// Opens a recording from anything that can be read.
     ///
     /// # Errors
-    /// As [`Reader::open`].
+    /// Errors of [`Reader::open`].
     pub fn of(source: S) -> Result<Reader<S>, ReadError> {
         let mut blocks = Blocks::open(source, &MAGIC)?;
         let header: Header = serde_json::from_slice(&blocks.header)
@@ -377,7 +377,7 @@ impl<S: Source> Reader<S> {
                 EVENTS => events.push(entry),
                 CONTEXTS => {
                     if let Err(why) = name_contexts(&blocks, &entry, &mut decoder, &mut contexts) {
-                        // What comes later may be of contexts that nobody knows.
+                        // What comes later may be of contexts without a name.
                         blocks.incomplete.get_or_insert(why);
                         break;
                     }
@@ -409,7 +409,7 @@ impl<S: Source> Reader<S> {
         self.blocks.end.map_or(self.events.last().map_or(0, |entry| entry.start), |end| end.clock)
     }
 
-    /// Events in all. There are no more objects than that.
+    /// Number of events in all. There are no more objects than that.
     pub fn events(&self) -> u64 {
         self.events.iter().map(|entry| u64::from(entry.count)).sum()
     }
@@ -419,13 +419,13 @@ impl<S: Source> Reader<S> {
         self.blocks.end.map_or(0, |end| end.left_out)
     }
 
-    /// Why it ends where it does, if not because it was finished.
+    /// Why the file ends where it does, if not because it was finished.
     pub fn incomplete(&self) -> Option<&str> {
         self.blocks.incomplete.as_deref()
     }
 
-    /// Decodes a block into `events`, whose contents are replaced; the number of the first object
-    /// that is born in it. All objects in it have been born, and their contexts are known.
+    /// Decodes a block into `events`, whose contents are replaced. Returns the number of the first
+    /// object that is born in it. All objects in it have been born, and their contexts are known.
     ///
     /// # Errors
     /// What is wrong with it, in words.
@@ -502,7 +502,7 @@ mod tests {
         }
     }
 
-    /// Contexts are named as they are met.
+    /// A file of these events. Contexts are named as they are met.
     fn written(events: &[Event], flushes: &[usize], limit: u64) -> Vec<u8> {
         let scratch = tempfile::tempdir().unwrap();
         let path = scratch.path().join("objects");
@@ -551,7 +551,7 @@ mod tests {
         (found, damage)
     }
 
-    /// Ones that can be: who goes or is accessed was born.
+    /// Events that can be: an object that goes or is accessed was born.
     fn events() -> impl Strategy<Value = Vec<Event>> {
         prop::collection::vec((0u8..6, any::<u32>(), 0u64..1 << 40, 0u64..1000), 0..300).prop_map(
             |steps| {

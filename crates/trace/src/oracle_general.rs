@@ -1,9 +1,9 @@
 //! Accesses as libCacheSim's `oracleGeneral` has them, so that its cache policies, Belady's among
 //! them, can be run over the same trace.
 //!
-//! A record there is 24 bytes, packed, little-endian: the time in seconds (u32), the object (u64),
-//! its bytes (u32), and when it is accessed next (i64): the number of that record, counted from 1,
-//! or -1 (libCacheSim, `traceReader/customizedReader/oracle/oracleGeneralBin.h`,
+//! A record there is 24 packed bytes, little-endian: time in seconds (u32), the object (u64), its
+//! bytes (u32), and when it is accessed next (i64). That is the number of the next record, counted
+//! from 1, or -1 (libCacheSim, `traceReader/customizedReader/oracle/oracleGeneralBin.h`,
 //! `bin/traceUtils/traceConvOracleGeneral.cpp`). An object here is a page, by its number. What was
 //! written is not said: there is no room for it.
 
@@ -21,9 +21,9 @@ const ACCESSES_A_SECOND: u64 = 1_000_000;
 /// What was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exported {
-    /// Records.
+    /// Number of records.
     pub records: u64,
-    /// Why no more of the recording, if that is not all of it.
+    /// Why no more of the recording was written, if that is not all of it.
     pub incomplete: Option<String>,
 }
 
@@ -138,12 +138,12 @@ mod tests {
         }
     }
 
-    /// What precedes the first damage, as if there never had been more.
+    /// What precedes the first damage of a recording is exported, as if there had not been more.
     #[test]
     fn of_a_damaged_one_what_precedes_the_damage_is_exported() {
         let accesses = accesses(300);
         let mut bytes = written(&accesses, &[99, 149, 249], u64::MAX);
-        // In the middle of the third and of the fourth block of records: the second damage is met
+        // In the middle of the third and of the fourth block of records. The second damage is met
         // first, and is not the one that counts.
         let (mut at, mut blocks_of_records) = (8, 0);
         while at < bytes.len() {

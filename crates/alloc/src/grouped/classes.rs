@@ -64,7 +64,7 @@ pub fn size_of_class(class: Class) -> usize {
 /// Kinds of slabs: of 4, 5, 6 and 7 times [`KIND_UNIT`], so that objects fill them without a rest.
 /// Slabs of a kind serve all its classes in turn.
 pub const KINDS: usize = 4;
-/// See [`KINDS`].
+/// Unit of slab sizes, bytes: see [`KINDS`].
 pub const KIND_UNIT: usize = 4096;
 
 /// The kind of a class's slabs: every size is 4, 5, 6 or 7 times a power of two.

@@ -1,8 +1,8 @@
 //! The allocation sites of objects that are too large to be grouped, for reports. They are kept
 //! only where sites are tracked.
 //!
-//! Objects are in one of a few maps by where they begin, each behind a lock: jemalloc's own caches
-//! serve up to 32 KiB without one.
+//! Objects are in one of a few maps by where they begin. Each map is behind a lock: jemalloc's own
+//! caches serve up to 32 KiB without one.
 
 use crate::grouped::sites::Site;
 use std::collections::BTreeMap;
@@ -11,29 +11,30 @@ use terrace_pager::lock::{Lock, LockGuard};
 /// An object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Large {
-    /// Its length.
+    /// Length of the object, bytes.
     pub bytes: usize,
     /// The site that allocated the object.
     pub site: Site,
 }
 
 const MAPS: usize = 16;
-/// Objects begin in the same map if they begin within so many bytes (as an exponent).
+/// Objects that begin within this many bytes (as an exponent of two) are in the same map.
 const TOGETHER_SHIFT: u32 = 16;
-/// Objects of a map, at most; more are not known. One takes some 50 bytes that are never evicted.
+/// Maximum number of objects of a map; more are not tracked. One takes some 50 bytes that are never
+/// evicted.
 const OBJECTS_MAX: usize = 1 << 16;
-/// So many are looked at under a lock at a time.
+/// Number of objects that a walk looks at under a lock at a time.
 const TOGETHER: usize = 64;
 
-/// By where they begin.
+/// The tracked objects, by where they begin.
 static LARGE: [Lock<BTreeMap<usize, Large>>; MAPS] = [const { Lock::new(BTreeMap::new()) }; MAPS];
 
 fn map_of(address: usize) -> &'static Lock<BTreeMap<usize, Large>> {
     &LARGE[(address >> TOGETHER_SHIFT) % MAPS]
 }
 
-/// The lock, if no thread holds it for longer than a moment: the mover waits for none that a fork
-/// holds.
+/// The lock, or `None` if it stays taken for longer than a moment. The mover must not wait for a
+/// lock that a fork holds.
 fn tried(
     map: &'static Lock<BTreeMap<usize, Large>>,
 ) -> Option<LockGuard<'static, BTreeMap<usize, Large>>> {
@@ -44,11 +45,11 @@ fn tried(
     })
 }
 
-/// Another thread holds a lock.
+/// Another thread holds the lock of a map.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Busy;
 
-/// An object was allocated, or has another length now.
+/// Records that an object was allocated, or has another length now.
 pub fn born(address: usize, large: Large) {
     let mut map = map_of(address).lock();
     if map.len() < OBJECTS_MAX {
@@ -56,8 +57,8 @@ pub fn born(address: usize, large: Large) {
     }
 }
 
-/// An object is about to be freed: afterwards its place may be another's. Nothing happens if it is
-/// not known.
+/// Forgets an object that is about to be freed: afterwards another one may have its address. Does
+/// nothing if the object is not known.
 pub fn dies(address: usize) -> Option<Large> {
     map_of(address).lock().remove(&address)
 }
@@ -84,8 +85,8 @@ pub struct At {
     address: usize,
 }
 
-/// Tells of objects until `more` says false; then where to go on. What is busy is passed over;
-/// `each` is called without a lock.
+/// Calls `each` for objects until `more` returns false; returns where to go on. Maps whose lock is
+/// taken are skipped. `each` is called without a lock.
 pub fn walk(
     from: At,
     mut each: impl FnMut(usize, Large),
@@ -116,7 +117,7 @@ pub fn lock_for_fork() {
     LARGE.iter().for_each(|map| std::mem::forget(map.lock()));
 }
 
-/// Opens them again, in parent and child.
+/// Opens the locks again after a fork, in parent and child.
 ///
 /// # Safety
 /// The calling thread (in the child: its parent's) called [`lock_for_fork`].

@@ -1,11 +1,12 @@
-//! Per-thread caches of free objects: a *magazine* for each zone and class, so that `malloc` and
-//! `free` of grouped objects mostly touch the thread's own memory.
+//! Per-thread caches of free objects: a *magazine* for each zone and class. So `malloc` and `free`
+//! of grouped objects mostly touch the thread's own memory.
 //!
-//! Explicit thread caches of jemalloc would cost 0.8 MiB a thread and end at 127 threads, and its
-//! automatic ones mix arenas. A magazine begins without room and grows
-//! with use, is filled and flushed in halves, and all of a thread's together hold at most
-//! [`BYTES_MAX`]: then they stay as they are, until growing has been refused so often that what is
-//! used may have changed, when all begin anew.
+//! Explicit thread caches of jemalloc would cost 0.8 MiB a thread and end at 127 threads. Its
+//! automatic ones mix arenas.
+//!
+//! A magazine begins without room, grows with use, and is filled and flushed in halves. All
+//! magazines of a thread together hold at most [`BYTES_MAX`]. At that size they stop growing. After
+//! many refusals ([`REFUSED_MAX`]) the use may have changed, and all begin anew.
 
 use crate::grouped::classes::{CLASSES, Class, size_of_class};
 use crate::grouped::slabs;
@@ -18,8 +19,8 @@ const BYTES_MAX: usize = 512 << 10;
 /// The part of [`BYTES_MAX`] that magazines with some room already may grow into, in bytes. The
 /// rest is for new magazines.
 const GROWING_MAX: usize = BYTES_MAX / 4 * 3;
-/// So often growing is refused before all magazines begin anew, which takes up to some milliseconds
-/// where there are hundreds.
+/// Number of refusals to grow after which all magazines of a thread begin anew. That takes up to
+/// some milliseconds where there are hundreds.
 const REFUSED_MAX: u32 = 1 << 14;
 /// Room of one magazine: in bytes, and in objects at least and at most.
 const MAGAZINE_BYTES: usize = 16 << 10;
@@ -36,13 +37,13 @@ struct Magazine {
 
 type Row = [Magazine; CLASSES];
 
-/// What a thread keeps at hand.
+/// A thread's magazines.
 pub struct Cache {
-    /// By zone; made when first needed.
+    /// Magazines by zone; a row is made when first needed.
     rows: [*mut Row; GROUPS_MAX + 1],
     /// Sum of all magazines' room, in bytes of objects.
     bytes: usize,
-    /// How often one could not grow since they began.
+    /// How often a magazine could not grow since all began anew.
     refused: u32,
     /// Where this thread's stack lies.
     pub(crate) stack: Stack,
@@ -69,7 +70,7 @@ impl Cache {
         cache
     }
 
-    /// Gives everything back, the cache included.
+    /// Returns all objects, and frees the cache.
     ///
     /// # Safety
     /// `cache` came from [`Cache::create`] and is not used any more.
@@ -85,7 +86,7 @@ impl Cache {
         unsafe { std::alloc::dealloc(cache.cast(), Layout::new::<Cache>()) };
     }
 
-    /// An object of the class; null if its zone has no more, and no memory is to be had.
+    /// Takes an object of the class. Null if its zone has no more, and no memory is to be had.
     #[inline]
     pub fn take(&mut self, zone: ZoneId, class: Class) -> *mut u8 {
         // SAFETY: null or a row of ours.

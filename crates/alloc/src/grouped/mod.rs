@@ -37,8 +37,8 @@ pub struct Grouping {
     pub watched: bool,
 }
 
-/// From now on threads that allocate for the first time, and this one, group their objects by
-/// context. Without address space for the zones nothing changes, which is said.
+/// Threads that allocate for the first time, and this one, group their objects by context from now
+/// on. Without address space for the zones nothing changes, which is reported.
 pub fn start(grouping: Grouping) {
     if !slabs::open(grouping.zones, grouping.watched) {
         sys::warn(
@@ -73,8 +73,8 @@ unsafe extern "C" fn terrace_cache_end(cache: *mut Cache) {
     unsafe { Cache::end(cache) }
 }
 
-/// An object of at least `size` bytes, which are at most GROUPED_MAX; null if there is none to be
-/// had here.
+/// Allocates a grouped object of at least `size` bytes, which are at most GROUPED_MAX. Null if
+/// there is none here.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn terrace_grouped_malloc(
     size: usize,
@@ -95,8 +95,8 @@ unsafe extern "C" fn terrace_grouped_malloc(
     object
 }
 
-/// Bytes of the smallest grouped object for so many bytes at multiples of `align`; 0 if there is no
-/// such.
+/// Bytes of the smallest grouped object that holds `size` bytes at a multiple of `align`. 0 if no
+/// class does.
 #[unsafe(no_mangle)]
 extern "C" fn terrace_grouped_size(size: usize, align: usize) -> usize {
     class_of_aligned(size, align).map_or(0, size_of_class)
@@ -124,7 +124,7 @@ unsafe extern "C" fn terrace_grouped_usable(object: *const u8) -> usize {
     unsafe { slabs::place_of(object as usize) }.map_or(0, |place| size_of_class(place.class()))
 }
 
-/// An object was allocated that is too large to be grouped. Only called where objects are tracked.
+/// Records an object that is too large to be grouped. Only called where objects are tracked.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn terrace_large_born(
     object: *mut u8,
@@ -140,7 +140,7 @@ unsafe extern "C" fn terrace_large_born(
     terrace_large_lives(object, bytes, site);
 }
 
-/// An object of this site has this length now. Only called where objects are tracked.
+/// Records that an object of this site has this length now. Only called where objects are tracked.
 #[unsafe(no_mangle)]
 extern "C" fn terrace_large_lives(object: *mut u8, bytes: usize, site: u16) {
     if site != 0 {
@@ -148,22 +148,23 @@ extern "C" fn terrace_large_lives(object: *mut u8, bytes: usize, site: u16) {
     }
 }
 
-/// An object is about to be freed, or moved; its site, 0 if that is not known. Only called where
-/// objects are tracked.
+/// Forgets an object that is about to be freed or moved. Returns its site, 0 if that is not known.
+/// Only called where objects are tracked.
 #[unsafe(no_mangle)]
 extern "C" fn terrace_large_dies(object: *mut u8) -> u16 {
     large::dies(object as usize).map_or(0, |large| large.site)
 }
 
-/// Takes the locks of grouped objects that not every fork takes, after [`lock_watch_for_fork`]:
-/// after jemalloc's, which is never called under them, and before those of [`crate::zone`].
+/// Takes the locks of grouped objects that not every fork takes, after [`lock_watch_for_fork`].
+/// They come after jemalloc's, which is never called under them, and before those of
+/// [`crate::zone`].
 pub fn lock_for_fork() {
     sites::lock_for_fork();
     large::lock_for_fork();
     slabs::lock_for_fork();
 }
 
-/// Opens them again, in parent and child.
+/// Opens the locks again after a fork, in parent and child.
 ///
 /// # Safety
 /// The calling thread (in the child: its parent's) called [`lock_for_fork`].

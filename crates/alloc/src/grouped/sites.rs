@@ -1,8 +1,8 @@
 //! Allocation sites: which zone each calling context's objects go to, and which frames it has.
 //!
-//! At first a context's zone follows from its number; once samples say how hot its objects are,
-//! from that ([`terrace_policy::grouping`], by what is tracked of them, [`crate::grouped::watch`]). Looking
-//! a zone up reads one word of a table that all threads share.
+//! At first a context's zone follows from its number. Once samples say how hot its objects are, it
+//! follows from that: see [`terrace_policy::grouping`] and [`crate::grouped::watch`]. Looking a
+//! zone up reads one word of a table that all threads share.
 
 use crate::grouped::slabs;
 use crate::zone::ZoneId;
@@ -12,8 +12,8 @@ use terrace_context::{Caller, ContextId, DEPTH_MAX, Stack, unwind};
 use terrace_pager::lock::Lock;
 use terrace_policy::grouping;
 
-/// Places of the table; contexts beyond half of that keep the zone of their number, and are not
-/// told apart in reports.
+/// Places of the table. Contexts beyond half of that keep the zone of their number, and share a
+/// site in reports.
 const PLACES: usize = 1 << 15;
 const SITES_MAX: usize = PLACES / 2;
 /// Places looked at for one context.
@@ -32,9 +32,9 @@ static ZONES: AtomicU32 = AtomicU32::new(1);
 
 /// A site in the table.
 struct Known {
-    /// Its place there.
+    /// Index of the site's word in the table.
     place: u32,
-    /// Where its frames begin.
+    /// Where the site's frames begin.
     frames: u32,
 }
 
@@ -52,8 +52,8 @@ struct Object {
 }
 
 /// All sites in the table, by number less one, and their frames one after the other, innermost
-/// first. Objects are looked up when a site is found, by its own thread, as its code cannot be
-/// unloaded then; and what the loader has of them may lie in managed memory.
+/// first. Loaded objects are looked up by the thread that finds a site: its code cannot be unloaded
+/// then. The mover must not: the loader's data may lie in managed memory.
 struct Sites {
     known: Vec<Known>,
     frames: Vec<Frame>,
@@ -157,8 +157,8 @@ fn search(id: ContextId, stack: &Stack, caller: Caller) -> (ZoneId, Site) {
 }
 
 /// Sorts sites into zones, by the bytes of grouped objects that each holds and how hot these are.
-/// Not if another thread holds the lock: it may wait for the mover, or for what the mover has
-/// locked.
+/// Does nothing if another thread holds the lock: it may wait for the mover, or for a lock of the
+/// mover's.
 pub fn regroup(figures: impl Fn(Site) -> (u64, f32)) {
     let Some(sites) = SITES.try_lock() else { return };
     let figures: Vec<grouping::Site> = (1..)
@@ -176,8 +176,9 @@ pub fn regroup(figures: impl Fn(Site) -> (u64, f32)) {
     }
 }
 
-/// Tells of all sites: number, zone, and what writes down the frames: for each a tab, its offset in
-/// the file, a tab, and the file. False if another thread holds the lock.
+/// Calls `each` for all sites with number, zone, and a function that appends the frames. For each
+/// frame that is a tab, its offset in the file, a tab, and the file. Returns false if another
+/// thread holds the lock.
 pub fn each(mut each: impl FnMut(Site, ZoneId, &dyn Fn(&mut String))) -> bool {
     let program = std::fs::read_link("/proc/self/exe")
         .map_or_else(|_| String::new(), |path| path.to_string_lossy().into_owned());
@@ -211,7 +212,7 @@ pub fn lock_for_fork() {
     std::mem::forget(SITES.lock());
 }
 
-/// Opens them again, in parent and child.
+/// Opens the lock again after a fork, in parent and child.
 ///
 /// # Safety
 /// The calling thread (in the child: its parent's) called [`lock_for_fork`].

@@ -1,13 +1,13 @@
-//! Slabs: runs of pages in the zones of groups, each cut into objects of one class. All that is
-//! known of them lies outside their pages.
+//! Slabs: runs of pages in the zones of groups, each cut into objects of one class. Their metadata
+//! lies outside their pages.
 //!
 //! Where sites are tracked, each object has a *tag* behind its slab's map: the number of the site
-//! that allocated it. Objects below 128 bytes share one with their neighbours: it is that of the
-//! last allocated.
+//! that allocated it. Objects below 128 bytes share a tag with their neighbours, that of the last
+//! allocated.
 //!
-//! A slab that is empty serves the next class of its kind; what has been empty for a while is given
-//! back to the system ([`tidy`]). Which slab an address belongs to tells the *page map*, one word
-//! for each page of the zones.
+//! An empty slab serves the next class of its kind. What has been empty for a while is given back
+//! to the system ([`tidy`]). The *page map*, one word for each page of the zones, tells which slab
+//! an address belongs to.
 
 use crate::grouped::classes::{
     CLASSES, Class, KINDS, SIZES, kind_of, size_of_class, slab_bytes, slab_objects,
@@ -31,8 +31,8 @@ unsafe extern "C" {
     static mut terrace_grouped_len: usize;
 }
 
-/// A run of pages cut into objects. Behind it lies its map: a bit for each object, set while that
-/// is free; and then its tags, if there are any.
+/// A run of pages cut into objects. Its map lies behind it: a bit for each object, set while that
+/// is free. The tags follow, if there are any.
 struct Slab {
     start: usize,
     class: Class,
@@ -44,23 +44,23 @@ struct Inside {
     /// Neighbours in the list of slabs with free objects.
     next: *const Slab,
     previous: *const Slab,
-    /// Objects that are not handed out.
+    /// Number of objects that are not handed out.
     free: u16,
 }
 
 /// Whether objects have tags, that is, whether sites are tracked: decided before there are any.
 static TAGGED: AtomicBool = AtomicBool::new(false);
 
-/// See there.
+/// Whether objects have tags, that is, whether sites are tracked.
 #[inline]
 pub fn are_tagged() -> bool {
     TAGGED.load(Relaxed)
 }
 
-/// Smaller objects share tags: of each of 16 bytes, 2 would be an eighth more.
+/// Objects smaller than this, bytes, share tags: for 16 bytes a tag of 2 would be an eighth more.
 const TAG_BYTES: usize = 128;
 
-/// Tags of a slab.
+/// Number of tags of a slab.
 fn tags_of(class: Class) -> usize {
     slab_bytes(kind_of(class)) / size_of_class(class).max(TAG_BYTES)
 }
@@ -79,10 +79,10 @@ fn slab_layout(class: Class) -> Layout {
 }
 
 impl Slab {
-    /// The map.
+    /// The map of free objects, a bit each.
     ///
     /// # Safety
-    /// Its zone's lock is held, and no other reference to the map about.
+    /// The zone's lock is held, and no other reference to the map exists.
     #[allow(clippy::mut_from_ref)] // Reason: the lock that the caller holds makes it exclusive.
     unsafe fn map(&self) -> &mut [u64] {
         // SAFETY: the caller's promise; it was allocated with room for that many words behind it.
@@ -94,17 +94,17 @@ impl Slab {
         }
     }
 
-    /// What else is guarded.
+    /// The rest of the guarded state.
     ///
     /// # Safety
-    /// As for the map.
+    /// As for [`Slab::map`].
     #[allow(clippy::mut_from_ref)] // Reason: the lock that the caller holds makes it exclusive.
     unsafe fn inside(&self) -> &mut Inside {
         // SAFETY: the caller's promise.
         unsafe { &mut *self.inside.get() }
     }
 
-    /// The tag of the object in which `address` lies. Only where there are tags.
+    /// The tag of the object in which `address` lies. To be called only where there are tags.
     fn tag(&self, address: usize) -> &AtomicU16 {
         debug_assert!(are_tagged());
         let index = match size_of_class(self.class) {
@@ -115,12 +115,12 @@ impl Slab {
             .wrapping_add(1)
             .cast::<u64>()
             .wrapping_add(map_words(self.class));
-        // SAFETY: it was allocated with room for so many tags there.
+        // SAFETY: the slab was allocated with room for that many tags there.
         unsafe { &*behind_map.cast::<AtomicU16>().add(index) }
     }
 }
 
-/// The number of the object at so many bytes from its slab's start.
+/// The number of the object at `offset` bytes from its slab's start.
 #[inline]
 fn index_of(offset: usize, class: Class) -> usize {
     // 2^32 divided by each size, rounded up: exact for offsets below 2^16.
@@ -143,12 +143,13 @@ struct Bin {
     last: *const Slab,
 }
 
-/// What is empty, by its start.
+/// Empty runs of pages of one kind, by their start.
 struct Empty {
-    /// Since the last call of [`tidy`], and since the one before: their pages are still there.
+    /// Runs emptied since the last call of [`tidy`], and since the one before: their pages are
+    /// still there.
     fresh: Vec<usize>,
     stale: Vec<usize>,
-    /// Their pages were given back.
+    /// Runs whose pages were given back.
     clean: Vec<usize>,
 }
 
@@ -165,7 +166,7 @@ impl Empty {
 struct Slabs {
     bins: [Bin; CLASSES],
     empty: [Empty; KINDS],
-    /// What was never in a slab, to the end of what the zone handed out.
+    /// Start of what was never in a slab; it ends where the zone's memory ends.
     top: usize,
     end: usize,
     /// Bytes of objects that are handed out, in magazines included.
@@ -193,12 +194,12 @@ static ZONE_USED: [AtomicUsize; GROUPS_MAX] = [const { AtomicUsize::new(0) }; GR
 static START: AtomicUsize = AtomicUsize::new(0);
 static ZONE_LEN: AtomicUsize = AtomicUsize::new(0);
 
-/// In a word of the page map, above the slab's address: its class and its zone.
+/// Shift of class and zone in a word of the page map, above the slab's address.
 const CLASS_SHIFT: u32 = 48;
 const ZONE_SHIFT: u32 = 56;
 
-/// Makes zones 1 to `count`, with objects that have tags or not. False if there is no address space
-/// for them: where that is limited (ulimit -v), it is left to the program.
+/// Makes zones 1 to `count`, with tagged objects or not. False if there is no address space for
+/// them: where that is limited (ulimit -v), it is left to the program.
 pub fn open(count: usize, tagged: bool) -> bool {
     if zone::is_limited() {
         return false;
@@ -235,8 +236,8 @@ fn zones_in_use() -> impl Iterator<Item = (usize, usize, &'static Lock<Slabs>)> 
         .map(|(index, (used, slabs))| (index, used, slabs))
 }
 
-/// Memory that the page map takes: a page of it for 2 MiB of a zone. Takes no lock, as the mover
-/// asks: a fork that holds the locks waits for it.
+/// Memory that the page map takes, bytes: a page of it for 2 MiB of a zone. Takes no lock, because
+/// the mover calls this: a fork that holds the locks waits for the mover.
 pub fn map_bytes() -> u64 {
     zones_in_use()
         .map(|(_, used, _)| used.div_ceil(PAGE / size_of::<u64>() * PAGE) as u64)
@@ -244,8 +245,8 @@ pub fn map_bytes() -> u64 {
         * PAGE as u64
 }
 
-/// What the zones have handed out, what of it is in slabs, and in objects (those in magazines
-/// included), bytes.
+/// Bytes that the zones have handed out, bytes of that in slabs, and in objects (those in magazines
+/// included).
 pub fn usage() -> [usize; 3] {
     let mut sums = [0; 3];
     for (index, _, slabs) in zones_in_use() {
@@ -263,7 +264,7 @@ pub fn usage() -> [usize; 3] {
     sums
 }
 
-/// What the page map says of an address in a zone of groups.
+/// An entry of the page map, for an address in a zone of groups.
 #[derive(Clone, Copy)]
 pub struct Place(u64);
 
@@ -285,11 +286,10 @@ impl Place {
     }
 }
 
-/// The slab in which an address lies; `None` if it was never in one, or that is gone.
+/// The slab in which an address lies; `None` if it was never in one, or the slab is gone.
 ///
 /// # Safety
-/// `address` is in the range of the zones that were opened, and what its zone handed out reaches
-/// beyond it.
+/// `address` lies in the range of the opened zones, below the end of what its zone has handed out.
 #[inline]
 pub unsafe fn place_of(address: usize) -> Option<Place> {
     // SAFETY: the caller's promise.
@@ -297,8 +297,8 @@ pub unsafe fn place_of(address: usize) -> Option<Place> {
     (word != 0).then_some(Place(word))
 }
 
-/// Where an object is, for any address. `None` if the address is not in what the zones have handed
-/// out.
+/// Where an object is, for any address. `None` if the address is not in memory that the zones have
+/// handed out.
 pub fn find(address: usize) -> Option<Place> {
     let offset = address.wrapping_sub(START.load(Relaxed));
     let zone_len = ZONE_LEN.load(Relaxed);
@@ -313,17 +313,18 @@ pub fn find(address: usize) -> Option<Place> {
 /// The slab in which an address lies.
 ///
 /// # Safety
-/// As for [`place_of`]; and it cannot go: its zone's lock is held, or an object of it the caller's.
+/// As for [`place_of`]. And the slab cannot go: its zone's lock is held, or the caller owns an
+/// object of it.
 #[inline]
 unsafe fn slab_at<'a>(address: usize) -> Option<&'a Slab> {
     // SAFETY: the caller's promise: what the page map leads to is alive.
     unsafe { place_of(address).and_then(|place| place.slab().as_ref()) }
 }
 
-/// Has the page map say this of a run of pages.
+/// Sets the page map's word for a run of pages.
 ///
 /// # Safety
-/// As for [`place_of`], for all of them.
+/// As for [`place_of`], for all pages of the run.
 unsafe fn set_places(start: usize, bytes: usize, word: u64) {
     for page in (start..start + bytes).step_by(PAGE) {
         // SAFETY: the caller's promise.
@@ -337,8 +338,8 @@ fn map_word(address: usize) -> *const AtomicU64 {
         as *const AtomicU64
 }
 
-/// Takes up to `wanted.len()` free objects; says how many there were. Fewer than one: there is no
-/// memory, or no address space left in the zone.
+/// Takes up to `wanted.len()` free objects; returns how many there were. 0 if there is no memory,
+/// or no address space left in the zone.
 pub fn take(zone: ZoneId, class: Class, wanted: &mut [*mut u8]) -> usize {
     let slabs = &SLABS[zone as usize - 1];
     let (mut taken, mut extended) = (0, false);
@@ -351,7 +352,7 @@ pub fn take(zone: ZoneId, class: Class, wanted: &mut [*mut u8]) -> usize {
         }
         if !inside.add_slab(zone, class) {
             drop(inside);
-            // Once: after that it is no memory for a slab's description that is missing, or others
+            // Once. After that either memory for a slab's description is missing, or other threads
             // were faster.
             if extended || !extend(zone) {
                 break;
@@ -362,7 +363,7 @@ pub fn take(zone: ZoneId, class: Class, wanted: &mut [*mut u8]) -> usize {
     taken
 }
 
-/// Puts objects back. What is none is left alone: freed twice, or never handed out.
+/// Puts objects back. A pointer that is no object is left alone: freed twice, or never handed out.
 pub fn put(zone: ZoneId, objects: &[*mut u8]) {
     let mut inside = SLABS[zone as usize - 1].lock();
     for object in objects {
@@ -377,10 +378,10 @@ pub fn put(zone: ZoneId, objects: &[*mut u8]) {
     }
 }
 
-/// Notes which site an object belongs to that was just handed out. Only where there are tags.
+/// Records the site of an object that was just handed out. To be called only where there are tags.
 ///
 /// # Safety
-/// As for [`place_of`]; and the object is the caller's.
+/// As for [`place_of`]; and the caller owns the object.
 #[inline]
 pub unsafe fn set_tag(object: *mut u8, site: u16) {
     // SAFETY: the caller's promise: so its slab is alive.
@@ -389,26 +390,25 @@ pub unsafe fn set_tag(object: *mut u8, site: u16) {
     }
 }
 
-/// Another thread holds a zone's lock.
+/// Another thread holds the lock of a zone.
 pub struct Busy;
 
-/// The tag of the object at an address; 0 where there is none. Takes no lock for which it would
-/// have to wait.
+/// The tag of the object at an address; 0 where there is none. Fails with `Busy` rather than wait
+/// for a lock.
 pub fn tag_at(address: usize) -> Result<u16, Busy> {
     let Some(place) = find(address) else { return Ok(0) };
     let _inside = SLABS[place.zone() as usize - 1].try_lock().ok_or(Busy)?;
-    // Again, for now it cannot go. SAFETY: `find` has seen that the page map reaches so far; slabs
-    // in it are alive.
+    // Looked up again: under the lock it cannot go. SAFETY: `find` has seen that the page map
+    // reaches this far; slabs in it are alive.
     let slab = unsafe { slab_at(address) };
     Ok(slab.filter(|_| are_tagged()).map_or(0, |slab| slab.tag(address).load(Relaxed)))
 }
 
-/// What a walk tells of the objects that share a tag, or of one.
+/// What a walk reports of an object, or of the objects that share a tag.
 pub struct Seen {
-    /// The first byte.
+    /// Address of the first byte.
     pub address: usize,
-    /// Bytes of live objects, and how many these are: of small ones what is live on an average in
-    /// their slab.
+    /// Bytes of live objects; of small ones, the average in their slab.
     pub bytes: f32,
     /// How many live objects there are: of small ones, the average in their slab.
     pub objects: f32,
@@ -416,8 +416,8 @@ pub struct Seen {
     pub tag: u16,
 }
 
-/// Tells of all objects that have a tag, zone by zone from an address on, until `more` says false;
-/// then where to go on. Zones that are busy just then lack a slab or two.
+/// Calls a function for all objects that have a tag, zone by zone from an address on, until `more`
+/// returns false. Returns where to go on. Slabs of zones whose lock is taken may be missing.
 pub fn walk(
     from: usize,
     mut each: impl FnMut(Seen),
@@ -500,14 +500,14 @@ impl Slabs {
             self.link(slab);
         }
         let bin = &self.bins[class as usize];
-        // One that is the only one with room stays: the next objects will want it.
+        // The only slab with room stays: the next objects will need it.
         if free == slab_objects(class) && bin.first != bin.last {
             self.unlink(slab);
             self.remove_slab(slab);
         }
     }
 
-    /// To the end: older ones are to fill up first.
+    /// Appends a slab to its list: older ones are to fill up first.
     fn link(&mut self, slab: &Slab) {
         let bin = &mut self.bins[slab.class as usize];
         // SAFETY: slabs in lists are alive, and the lock is held.
@@ -621,8 +621,8 @@ fn extend(zone: ZoneId) -> bool {
         return false;
     }
     ZONE_USED[index].store(to, Release);
-    // Too short a rest, or what another thread got at the same time, is address space and no
-    // memory.
+    // A gap that is too short, or what another thread got at the same time, is lost: address space,
+    // but no memory.
     if inside.end != chunk {
         inside.top = chunk;
     }
@@ -643,8 +643,7 @@ pub fn tidy() {
                 continue;
             }
             for start in &going {
-                // No other thread knows of it. Where the kernel refuses, it is no worse than not
-                // having tried.
+                // No other thread knows of it. If the kernel refuses, nothing is lost.
                 let _ = zone::discard(*start, slab_bytes(kind));
             }
             slabs.lock().empty[kind].clean.extend(going);
@@ -652,8 +651,8 @@ pub fn tidy() {
     }
 }
 
-/// Zones whose locks the fork under way took. The sites' lock, which a fork takes before these and
-/// opens after them, guards it.
+/// Number of zones whose locks the fork under way took. The sites' lock guards it: a fork takes
+/// that before these, and opens it after them.
 static LOCKED: AtomicUsize = AtomicUsize::new(0);
 
 /// Takes the locks of all zones for a fork.
@@ -662,7 +661,7 @@ pub fn lock_for_fork() {
     SLABS[..LOCKED.load(Relaxed)].iter().for_each(|slabs| std::mem::forget(slabs.lock()));
 }
 
-/// Opens them again, in parent and child.
+/// Opens the locks again after a fork, in parent and child.
 ///
 /// # Safety
 /// The calling thread (in the child: its parent's) called [`lock_for_fork`].

@@ -84,8 +84,8 @@ impl Object {
     }
 }
 
-/// Threads come and go, objects change hands, some are freed without a cache, and empty slabs go
-/// back to the system meanwhile. `alive` knows all objects by address: no two may overlap.
+/// Threads start and end, objects change hands, and some are freed without a cache. Empty slabs are
+/// given back meanwhile. `alive` has all objects by address: no two may overlap.
 fn soak(seconds: f64, threads: usize) {
     opened();
     let until = Instant::now() + Duration::from_secs_f64(seconds);
@@ -177,7 +177,7 @@ fn objects_do_not_overlap_and_keep_what_is_written() {
     soak(seconds, 4);
 }
 
-/// What one thread frees, another gets: memory does not grow with the objects that pass through.
+/// What one thread frees, another gets: memory does not grow with the number of objects ever made.
 #[test]
 fn empty_slabs_serve_other_classes_of_their_kind() {
     opened();

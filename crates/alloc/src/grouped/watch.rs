@@ -1,5 +1,5 @@
-//! How much each allocation site holds, where that is, and how hot: from the samples, and from
-//! looks at all objects, a slice at a time.
+//! How much each allocation site holds, where that is, and how hot. The sources are samples, and
+//! scans of all objects, a slice at a time.
 
 use crate::grouped::large::{self, Large};
 use crate::grouped::sites::{self, Site};
@@ -18,13 +18,13 @@ use terrace_pager::lock::Lock;
 /// What is tracked of a site, or of a zone of placed objects.
 #[derive(Clone, Copy, Default)]
 struct Watched {
-    /// Samples that met its objects.
+    /// Number of samples that hit objects of the site.
     samples: f64,
-    /// Samples that met grouped objects, decayed, and (next field) bytes of live ones at the last
-    /// look. Only grouped objects are sorted into zones.
+    /// Decayed number of samples that hit grouped objects. The next field has the bytes of live
+    /// ones at the last scan. Only grouped objects are sorted into zones.
     hotness: f32,
     bytes: f64,
-    /// Sums over all looks: live objects, and their bytes by tier.
+    /// Sums over all scans: live objects, and (next field) their bytes by tier.
     objects_sum: f64,
     tier_bytes_sum: [f64; MAX_TIERS],
 }
@@ -37,7 +37,7 @@ impl Watched {
     }
 }
 
-/// What a look has found of one so far.
+/// What a scan has found of one site so far.
 #[derive(Clone, Copy, Default)]
 struct Found {
     objects: f64,
@@ -45,19 +45,19 @@ struct Found {
     tier_bytes: [f64; MAX_TIERS],
 }
 
-/// Where a look at all objects goes on.
+/// Where a scan of all objects goes on.
 #[derive(Clone, Copy)]
 enum Stage {
-    /// With grouped ones, at this address.
+    /// At grouped objects, from this address.
     Grouped(usize),
-    /// With large ones.
+    /// At large objects, from this place.
     Large(large::At),
-    /// With placed ones, on this page.
+    /// At placed objects, from this page.
     Placed(u32),
     Done,
 }
 
-/// A look at all objects.
+/// A scan of all objects.
 struct Look {
     stage: Stage,
     sites: Vec<Found>,
@@ -76,11 +76,11 @@ impl Look {
         at(&mut self.sites, site as usize)
     }
 
-    /// Goes on for a slice, or less if a thread waits.
+    /// Continues the scan for a slice, or less if a thread waits.
     fn go_on(&mut self, pager: &Pager) {
         let left = Cell::new(OBJECTS_A_SLICE);
         let count = |objects: usize| left.set(left.get().saturating_sub(objects));
-        // Asked for each page or so: those without objects count too.
+        // Called for each page or so: pages without objects count too.
         let more = || {
             count(1);
             left.get() > 0 && !FORK_WAITS.load(Relaxed)
@@ -106,7 +106,7 @@ impl Look {
                 }
                 Stage::Large(from) => {
                     let each = |address: usize, Large { bytes, site }: Large| {
-                        // Of a very large one some pages, evenly, stand for all.
+                        // Some pages of a very large object, evenly spaced, stand for all.
                         let looks = bytes.div_ceil(PAGE).min(PAGES_OF_AN_OBJECT);
                         count(looks);
                         self.of(site).objects += 1.0;
@@ -144,11 +144,12 @@ fn at<T: Clone + Default>(all: &mut Vec<T>, index: usize) -> &mut T {
 struct Watch {
     sites: Vec<Watched>,
     placed: [Watched; PLACEMENT_CLASSES],
-    /// Samples that met none of their objects.
+    /// Number of samples that hit no tracked object.
     elsewhere: f64,
     decayed_ns: u64,
-    /// The look under way, looks done, when the last one was; since when time is counted for them,
-    /// and the CPU time that they took.
+    /// State of the scans:
+    /// - the scan under way, the number of scans done, and when the last one was;
+    /// - since when time is counted for them, and the CPU time that they took.
     look: Look,
     looks: u64,
     look_ended_ns: u64,
@@ -177,25 +178,25 @@ impl Watch {
 }
 
 static WATCH: Lock<Watch> = Lock::new(Watch::NEW);
-/// A fork wants [`WATCH`].
+/// Whether a fork waits for [`WATCH`].
 static FORK_WAITS: AtomicBool = AtomicBool::new(false);
 
-/// Hotness halves in so long.
+/// Time in which hotness halves, s.
 const HALF_LIFE_S: f64 = 10.0;
-/// All objects are looked at so often at most, and for this share (1/n) of a CPU, but for so much
-/// time at the beginning.
+/// Shortest time between scans of all objects, ns. The next two limit their share (1/n) of a CPU,
+/// except for a first allowance of time.
 const POLL_INTERVAL_NS: u64 = 500_000_000;
 const POLL_SHARE: u64 = 200;
 const FIRST_NS: u64 = 100_000_000;
-/// Then so many in one piece: some milliseconds, in which the mover does nothing else.
+/// Number of objects in a slice of a scan: some milliseconds, in which the mover does nothing else.
 const OBJECTS_A_SLICE: usize = 1 << 17;
-/// And for so long at the end, if no look has ended before.
+/// Time for a scan at the program's end, ns, if none has ended before.
 const AT_THE_END_NS: u64 = 100_000_000;
-/// Pages of one object that are looked at, at most.
+/// Maximum number of pages of one object that a scan looks at.
 const PAGES_OF_AN_OBJECT: usize = 64;
 
-/// A sample met this address. Like [`look`] it is the mover's, and waits for nothing that a fork
-/// holds.
+/// Records a sample at this address. The mover calls this, like [`look`], and waits for nothing
+/// that a fork holds.
 pub fn sampled(address: usize, weight: f32) {
     if !slabs::are_tagged() {
         return;
@@ -225,7 +226,7 @@ impl Watch {
         self.sites.iter_mut().chain(&mut self.placed)
     }
 
-    /// Goes on with the look at all objects; true when that has come to its end.
+    /// Continues the scan of all objects; returns true when it has ended.
     fn go_on(&mut self, pager: &Pager) -> bool {
         self.look.go_on(pager);
         let is_done = matches!(self.look.stage, Stage::Done);
@@ -249,8 +250,9 @@ impl Watch {
             .for_each(|(watched, found)| watched.looked_at(found));
     }
 
-    /// The whole list as text: a line of what concerns all, then one for each site, and each zone
-    /// of placed objects, with objects or samples. `None` while another thread has the sites.
+    /// The whole list as text. A line has what concerns all; then each site, and each zone of
+    /// placed objects, with objects or samples has a line. `None` while another thread holds the
+    /// sites' lock.
     fn text(&self, pager: &Pager) -> Option<String> {
         let names: Vec<&str> = pager.tier_names().collect();
         let mut text =
@@ -272,7 +274,7 @@ impl Watch {
         };
         let is_free = sites::each(|site, zone, frames| {
             if let Some(watched) = self.sites.get(site as usize) {
-                // Large ones are in none.
+                // Large objects are in no zone.
                 line(
                     watched,
                     if watched.bytes > 0.0 || watched.hotness > 0.0 { zone } else { 0 },
@@ -292,8 +294,8 @@ impl Watch {
     }
 }
 
-/// Called a few times a second by the mover where sites are tracked: decays, and goes on with the
-/// look at all objects; when that is done, regroups, and tells of it.
+/// Called by the mover a few times a second where sites are tracked. Decays hotness, and continues
+/// the scan of all objects. When that ends, regroups the sites and publishes the list.
 pub fn look(now_ns: u64) {
     let Some(pager) = zone::pager().filter(|_| slabs::are_tagged()) else { return };
     let Some(mut watch) = WATCH.try_lock() else { return };
@@ -325,14 +327,14 @@ pub fn look(now_ns: u64) {
     watch.spent_ns += sys::thread_cpu_ns() - begun_ns;
 }
 
-/// Tells of all at the end. By then the program may have freed everything: so not how it is now,
-/// unless there was no look before.
+/// Publishes the list at the program's end. By then the program may have freed everything. So the
+/// last complete scan is published, and a new one is made only if there was none.
 pub fn tell(pager: &Pager) {
     if !slabs::are_tagged() {
         return;
     }
     if let Some(mut watch) = WATCH.try_lock() {
-        // Not for long, and waiting for nothing: a lock may be held by what called `exit`.
+        // Briefly, and without waiting: the code that called `exit` may hold a lock.
         let until_ns = sys::now_ns() + AT_THE_END_NS;
         while watch.looks == 0 && !FORK_WAITS.load(Relaxed) {
             if !watch.go_on(pager) && sys::now_ns() > until_ns {
@@ -363,13 +365,14 @@ fn publish(pager: &Pager, text: &str) {
     }
 }
 
-/// In a fork's child, when the lock is open again: what was sampled were the parent's accesses.
+/// Forgets the samples in a fork's child, when the lock is open again: they were the parent's
+/// accesses.
 pub fn forget_samples() {
     // What it holds is the unmanaged allocator's, as always.
     *WATCH.lock() = Watch::NEW;
 }
 
-/// Takes the lock of what is tracked, for any kind of fork: no thread of the program's has it but
+/// Takes the lock of what is tracked, for any kind of fork. A thread of the program takes it only
 /// at the program's end.
 pub fn lock_watch_for_fork() {
     FORK_WAITS.store(true, Relaxed);
@@ -377,7 +380,7 @@ pub fn lock_watch_for_fork() {
     FORK_WAITS.store(false, Relaxed);
 }
 
-/// Opens it again, in parent and child.
+/// Opens the lock again after a fork, in parent and child.
 ///
 /// # Safety
 /// The calling thread (in the child: its parent's) called [`lock_watch_for_fork`].

@@ -6,33 +6,33 @@ use super::page::Owner;
 /// Arenas of a block of records.
 const BLOCK: usize = 256;
 
-/// One arena. It may be on few pages, which it shares with others, or on many of its own.
+/// An arena. It may be on few pages, which it shares with others, or on many of its own.
 #[derive(Default)]
 pub struct Arena {
-    /// Bytes of its objects.
+    /// Bytes of the arena's objects.
     pub bytes: u64,
-    /// Pages that it came to when it was on more than `few`; also some that it has left.
+    /// Pages that the arena came to when it was on more than `few`; also some that it has left.
     #[allow(clippy::box_collection)] // Reason: a third of the room, in each of a million.
     many: Option<Box<Vec<u32>>>,
     /// The pages that the arena came to, while they are at most three: page numbers plus one; 0:
     /// none.
     few: [u32; 3],
-    /// Objects.
+    /// Number of objects.
     pub objects: u32,
-    /// Odd while it lives; another for each arena that this record is used for.
+    /// Odd while the arena lives; a different number for each arena that this record is used for.
     pub generation: u32,
     /// At least how many entries in the list of the arena's pages are out of date.
     stale: u32,
     /// The page that no other arena may use: page number plus one; 0: none.
     pub private: u32,
-    /// The zone that it is in.
+    /// The zone that the arena is in.
     pub class: u8,
 }
 
 const _: () = assert!(size_of::<Arena>() <= 48);
 
 impl Arena {
-    /// It came to a page.
+    /// Records that the arena has objects on a page now.
     pub fn came(&mut self, page: u32) {
         match (&mut self.many, self.few.iter_mut().find(|few| **few == 0)) {
             (Some(many), _) => many.push(page),
@@ -45,8 +45,7 @@ impl Arena {
         }
     }
 
-    /// Much is free again on a page that the arena came to long ago, so that page is looked at
-    /// first.
+    /// Has a page looked at first on which much is free again; the arena came to it long ago.
     pub fn can_return(&mut self, page: u32) {
         if let Some(many) = &mut self.many {
             many.push(page);
@@ -54,8 +53,8 @@ impl Arena {
         }
     }
 
-    /// It left a page: which of those it came to it is still on says `is_there`, asked now and
-    /// then.
+    /// Records that the arena has left a page. Now and then calls `is_there` for its pages, to drop
+    /// those that it has left.
     pub fn left(&mut self, is_there: impl Fn(u32) -> bool) {
         self.stale += 1;
         if self.objects == 0 {
@@ -68,7 +67,7 @@ impl Arena {
             self.stale = 0;
         } else if self.stale as usize * 2 > self.pages().count() {
             let mut pages: Vec<u32> = self.pages().filter(|page| is_there(*page)).collect();
-            // It may have come to a page twice.
+            // The arena may have come to a page twice.
             pages.sort_unstable();
             pages.dedup();
             (self.many, self.few, self.stale) = (None, [0; 3], 0);
@@ -76,13 +75,13 @@ impl Arena {
         }
     }
 
-    /// What it has of pages: then it has none.
+    /// Takes the arena's pages: then it has none.
     pub fn take_pages(&mut self) -> Arena {
         Arena { many: self.many.take(), few: std::mem::take(&mut self.few), ..Arena::default() }
     }
 
-    /// The pages that it came to, the last first; some it may have left, and then some may be there
-    /// twice.
+    /// The pages that the arena came to, the last first. It may have left some, and some may be
+    /// listed twice.
     pub fn pages(&self) -> impl Iterator<Item = u32> + '_ {
         let many = self.many.iter().flat_map(|many| many.iter().rev().copied());
         many.chain(self.few.iter().rev().filter(|few| **few > 0).map(|few| few - 1))
@@ -101,7 +100,7 @@ impl Arenas {
         Arenas { blocks: Vec::new(), free: Vec::new(), len: 0 }
     }
 
-    /// A new one: its number, from 1, and generation. `None` when there are too many.
+    /// Makes an arena. Returns its number, from 1, and generation; `None` when there are too many.
     pub fn create(&mut self, class: u8) -> Option<(Owner, u32)> {
         let owner = match self.free.pop() {
             Some(owner) => owner,
@@ -131,7 +130,7 @@ impl Arenas {
         self.at(owner).filter(|arena| arena.generation == generation && generation % 2 == 1)
     }
 
-    /// Ends one, which has no objects any more.
+    /// Ends an arena that has no objects any more.
     pub fn end(&mut self, owner: Owner) {
         if let Some(arena) = self.at(owner) {
             *arena = Arena { generation: arena.generation.wrapping_add(1), ..Arena::default() };

@@ -2,11 +2,11 @@
 //!
 //! Three zones hold them: for what was said to be hot, cold, or neither. An object takes 16-byte
 //! granules of a [`page`] and may lie beside others of any size. So an [`arena`] needs no page of
-//! its own: a new one moves in with others, on a page that has room for it to grow. One that has
-//! grown has pages to itself.
+//! its own: a new one shares a page that has room for it to grow. One that has grown has pages to
+//! itself.
 //!
-//! Each page, with its objects, belongs to one of a few *shards*, and so does each arena: behind a
-//! lock each. What is known of a page lies outside of it.
+//! Each page, with its objects, belongs to one of a few *shards*, and so does each arena. Each
+//! shard has a lock. The metadata of a page lies outside of it.
 
 mod arena;
 mod page;
@@ -26,33 +26,33 @@ use terrace_pager::lock::{Lock, LockGuard};
 const SHARDS: usize = 16;
 /// Zones of placed objects.
 pub(crate) const PLACEMENT_CLASSES: usize = zone::PLACED.len();
-/// As reports call them.
+/// Names of the zones in reports.
 pub(crate) const NAMES: [&str; PLACEMENT_CLASSES] =
     ["(placed by mnalloc, or in arenas)", "(placed hot by mnalloc)", "(placed cold by mnalloc)"];
-/// See [`zone::extend`]: as much as slabs take.
+/// Bytes by which a zone is extended, as much as slabs take: see [`zone::extend`].
 const CHUNK: usize = 1 << 20;
-/// What is known of pages becomes accessible in steps of this size: of 2.7 MiB of a zone.
+/// Records of pages become accessible in steps of this size, bytes: of 2.7 MiB of a zone.
 const RECORDS_STEP: usize = 64 << 10;
 /// Lists of pages with room: by the exponent of the greatest power of two of free granules in a
 /// row.
 const LISTS: usize = GRANULES.ilog2() as usize + 1;
-/// Pages of an arena's that are looked at before it gets another, and pages that may be too full:
-/// each may be a cache miss or two.
+/// Maximum number of an arena's pages that are tried before it gets another, and of pages that may
+/// be too full. Each may be a cache miss or two.
 const TRIES: usize = 4;
-/// What grows begins where a page has a quarter free in one piece.
+/// An arena that may grow begins on a page with this many granules (a quarter) free in one piece.
 const ROOM_TO_GROW: usize = GRANULES / 4;
-/// When it falls to so many granules used, an arena of many pages comes to a page again.
+/// When a page of an arena of many pages falls to this many used granules, the arena uses it again.
 const REFILLED: usize = GRANULES * 3 / 4;
-/// From this size on an arena gets pages of its own, bytes.
+/// Size, bytes, from which on an arena gets pages of its own.
 const PRIVATE_FROM: u64 = 8 << 10;
-/// So many arenas are made in one shard, then in the next.
+/// Number of arenas made in one shard, before the next shard is used.
 const ARENAS_TOGETHER: usize = 64;
-/// Larger objects are `malloc`'s: what is known of their pages takes 24 MiB here, whether they are
-/// touched or not, and what one shard got no other one gets.
+/// Largest placed object, bytes. The records of its pages take 24 MiB, whether they are touched or
+/// not, and memory of one shard goes to no other.
 const OBJECT_MAX: usize = 1 << 30;
-/// Tries to get more for one object.
+/// Maximum number of attempts to extend a zone for one object.
 const EXTENDED_MAX: usize = 8;
-/// Misuses that are told of.
+/// Maximum number of misuses that are reported.
 const TOLD_MAX: u32 = 20;
 
 /// What `terrace.h` calls an arena: number, shard and generation; 0 is none.
@@ -72,12 +72,12 @@ unsafe extern "C" {
 pub enum Placement {
     /// Wherever `malloc` puts it.
     Default,
-    /// On the page of this object, or else on another of the same arena; beside null, wherever
-    /// something new begins.
+    /// On the page of this object, or else on another of the same arena. Null: wherever a new arena
+    /// would begin.
     NextTo(usize),
-    /// With what is often used.
+    /// With objects that are often used.
     Hot,
-    /// With what is seldom used.
+    /// With objects that are seldom used.
     Cold,
     /// In this arena.
     Arena(ArenaId),
@@ -96,7 +96,7 @@ impl Placement {
     }
 }
 
-/// In the order of their zones.
+/// Indices of the zones, in their order.
 const NEUTRAL: usize = 0;
 const HOT: usize = 1;
 const COLD: usize = 2;
@@ -121,18 +121,18 @@ static SHARD: [Lock<Shard>; SHARDS] = [const {
     })
 }; SHARDS];
 
-/// Where the zones begin, and pages of each; 0: not open.
+/// Where the zones begin; and (next) pages of each, 0 if not open.
 static START: AtomicUsize = AtomicUsize::new(0);
 static ZONE_PAGES: AtomicUsize = AtomicUsize::new(0);
-/// Where what is known of pages begins, and of how many of each zone's it is accessible.
+/// Where the records of pages begin; and (next) of how many pages of each zone they are accessible.
 static RECORDS: AtomicUsize = AtomicUsize::new(0);
 static RECORDS_RESERVED: AtomicUsize = AtomicUsize::new(0);
 static KNOWN: [AtomicUsize; PLACEMENT_CLASSES] = [const { AtomicUsize::new(0) }; PLACEMENT_CLASSES];
-/// The zones are being opened, or [`KNOWN`] changes; whether there is no address space.
+/// Held while the zones are being opened or [`KNOWN`] changes. True if there is no address space.
 static OPENING: Lock<bool> = Lock::new(false);
 /// Arenas made so far.
 static MADE: AtomicUsize = AtomicUsize::new(0);
-/// Whether misuse is told of; how often it was.
+/// Whether misuse is reported; and (next) how often it was.
 static CHECKS: AtomicBool = AtomicBool::new(cfg!(debug_assertions));
 static TOLD: AtomicU32 = AtomicU32::new(0);
 
@@ -142,12 +142,12 @@ fn misuse(what: impl FnOnce() -> String) {
     }
 }
 
-/// From now on misuse is told of, or is not.
+/// Switches the reports of misuse on or off.
 pub fn check(on: bool) {
     CHECKS.store(on, Relaxed);
 }
 
-/// Whether there are zones, which are opened if need be.
+/// Opens the zones if need be; returns whether there are any.
 fn open() -> bool {
     if ZONE_PAGES.load(Acquire) > 0 {
         return true;
@@ -185,7 +185,7 @@ fn open() -> bool {
     true
 }
 
-/// Memory that is known to be used for what is known of pages. Takes no lock.
+/// Memory used for the records of pages, bytes. Takes no lock.
 pub fn map_bytes() -> u64 {
     KNOWN
         .iter()
@@ -206,7 +206,7 @@ fn class_of_page(number: u32) -> usize {
     number as usize / ZONE_PAGES.load(Relaxed)
 }
 
-/// The record of a page. It may be read where [`KNOWN`] reaches so far.
+/// The record of a page. It may be read if it is among the number in [`KNOWN`].
 fn record(number: u32) -> *const Record {
     (RECORDS.load(Relaxed) as *const Record).wrapping_add(number as usize)
 }
@@ -214,16 +214,16 @@ fn record(number: u32) -> *const Record {
 /// A page's record. All zeros at first.
 struct Record {
     page: UnsafeCell<Page>,
-    /// Which shard it belongs to, by number plus one; 0: none yet. Stays.
+    /// The shard that the page belongs to, by number plus one; 0: none yet. Set once.
     shard: AtomicU8,
 }
 
 const _: () = assert!(size_of::<Record>() == 96);
 
-/// What is known of a page of a shard.
+/// The metadata of a page of a shard.
 ///
 /// # Safety
-/// The lock of the shard that it belongs to is held, and no other reference to it about.
+/// The lock of the page's shard is held, and no other reference to the metadata exists.
 unsafe fn page<'a>(number: u32) -> &'a mut Page {
     // SAFETY: the caller's promise; what belongs to a shard has a record.
     unsafe { &mut *(*record(number)).page.get() }
@@ -245,14 +245,14 @@ fn shard_of(address: usize) -> Option<(LockGuard<'static, Shard>, usize, u32)> {
     Some((SHARD.get(usize::from(shard))?.lock(), usize::from(shard), number))
 }
 
-/// In which of the zones an address lies, if in any.
+/// The zone of placed objects in which an address lies, if in any.
 pub(crate) fn class_at(address: usize) -> Option<usize> {
     let pages = PLACEMENT_CLASSES * ZONE_PAGES.load(Acquire);
     let offset = address.wrapping_sub(START.load(Relaxed));
     (offset < pages * PAGE).then(|| class_of_page(number_of(address)))
 }
 
-/// What a walk tells of a page.
+/// What a walk reports of a page.
 pub(crate) struct Seen {
     pub class: usize,
     pub address: usize,
@@ -262,8 +262,8 @@ pub(crate) struct Seen {
     pub bytes: usize,
 }
 
-/// Tells of all pages with objects from one on, by number, until `more` says false; then where to
-/// go on. It lacks pages of shards that are busy just then: it waits for no lock.
+/// Calls a function for all pages with objects, by number, from one on, until `more` returns false.
+/// Returns where to go on. Pages of shards whose lock is taken are skipped: it waits for no lock.
 pub(crate) fn walk(
     from: u32,
     mut each: impl FnMut(Seen),
@@ -292,7 +292,7 @@ pub(crate) fn walk(
     None
 }
 
-/// What kind of object an address lies in, and whose; `None` if there is none.
+/// Kind and owner of the object in which an address lies; `None` if there is none.
 ///
 /// # Safety
 /// The lock of the shard of the address's page, by number, is held.
@@ -318,7 +318,7 @@ struct Request {
     owner: Owner,
     /// The generation of the owner's arena, as in `Arena::generation`.
     generation: u32,
-    /// Beside what lies at this address, which is in the shard.
+    /// Address of a neighbour, in the same shard, beside which the object is to lie.
     near: Option<usize>,
 }
 
@@ -329,7 +329,7 @@ impl Request {
 }
 
 impl Shard {
-    /// An object; `None` if there is no page for it.
+    /// Allocates an object; `None` if there is no page for it.
     fn allocate(&mut self, request: Request) -> Option<usize> {
         if request.bytes > PAGE || request.align > PAGE {
             return self.allocate_large(request);
@@ -347,7 +347,7 @@ impl Shard {
                 pages.iter_mut().zip(arena.pages()).for_each(|(to, page)| *to = Some(page));
                 (pages, arena.private, arena.bytes >= PRIVATE_FROM)
             };
-            // Those that it has left are as good; but not if they are another's alone.
+            // Pages that the arena has left are as good, unless they are private to another arena.
             let is_good = |number: &u32| {
                 // SAFETY: its pages are in this shard.
                 unsafe { page(*number) }.list != PRIVATE || private == number + 1
@@ -361,7 +361,7 @@ impl Shard {
                 return self.begin_private(request);
             }
         }
-        // What is hot, and no more than that, grows by nothing that belongs beside it.
+        // An object that is only hot gets no neighbours that belong beside it.
         let grows = request.owner > 0 || request.near.is_some() || request.class == NEUTRAL;
         self.move_in(request, if grows { ROOM_TO_GROW } else { 1 }).or_else(|| {
             let number = self.begin(request.class)?;
@@ -395,11 +395,11 @@ impl Shard {
         }
     }
 
-    /// Places an object on one of the fullest pages that have so many granules free in a row, and
-    /// room.
+    /// Places an object on one of the fullest pages that have `room` granules free in a row, and
+    /// space for it.
     fn move_in(&mut self, request: Request, room: usize) -> Option<usize> {
         let needed = request.granules().max(room);
-        // In the first list it may be too little.
+        // Pages of the first list may have too little.
         for list in needed.ilog2() as usize..LISTS {
             let mut next = self.lists[request.class][list];
             for _ in 0..TRIES {
@@ -437,7 +437,7 @@ impl Shard {
         self.place(number, request, None)
     }
 
-    /// A page (number plus one, or 0) that was one arena's is open to others.
+    /// Opens a page (number plus one, or 0) that was private to one arena to others.
     fn make_public(&mut self, before: u32) {
         let Some(before) = before.checked_sub(1) else { return };
         // SAFETY: the shard's page.
@@ -508,7 +508,7 @@ impl Shard {
         true
     }
 
-    /// Objects of a page are gone, perhaps all.
+    /// Updates lists after objects of a page are gone, perhaps all.
     fn has_less(&mut self, number: u32) {
         // SAFETY: the shard's page.
         if unsafe { page(number) }.filled > 0 {
@@ -558,7 +558,7 @@ impl Shard {
         self.arenas.end(owner);
     }
 
-    /// After a page has changed: into the list that it belongs into.
+    /// Moves a page that has changed into the list that it belongs into.
     fn relist(&mut self, number: u32) {
         // SAFETY: the shard's page.
         let found = unsafe { page(number) };
@@ -604,7 +604,7 @@ impl Shard {
     }
 }
 
-/// Has a zone handed out more: for at least so many bytes at a multiple of `align`, for this shard.
+/// Extends a zone by at least `bytes` bytes at a multiple of `align`, for this shard.
 fn extend(class: usize, shard: usize, bytes: usize, align: usize) -> bool {
     let align = align.max(PAGE);
     let Some(size) =
@@ -614,7 +614,7 @@ fn extend(class: usize, shard: usize, bytes: usize, align: usize) -> bool {
     };
     let size = size.max(CHUNK);
     let zone_pages = ZONE_PAGES.load(Relaxed);
-    // First, as far as can be told: what the zone hands out it does not take back.
+    // First, as far as can be told: a zone does not take back what it hands out.
     if !know(class, (KNOWN[class].load(Relaxed) + size / PAGE).min(zone_pages)) {
         return false;
     }
@@ -634,7 +634,7 @@ fn extend(class: usize, shard: usize, bytes: usize, align: usize) -> bool {
     true
 }
 
-/// Has so many pages of a zone have records.
+/// Makes the records of the first `pages` pages of a zone accessible.
 fn know(class: usize, pages: usize) -> bool {
     let _growing = OPENING.lock();
     let zone_pages = ZONE_PAGES.load(Relaxed);
@@ -666,10 +666,10 @@ fn arena_id(shard: usize, owner: Owner, generation: u32) -> ArenaId {
     u64::from(generation) << GENERATION_SHIFT | (shard as u64) << SHARD_SHIFT | u64::from(owner)
 }
 
-/// The shard of an arena, locked, with its number and the arena's; `None` if it is none, or no
-/// longer.
+/// The shard of an arena, locked, with its number and the arena's. `None` if there is no such
+/// arena, or no longer.
 fn alive(id: ArenaId) -> Option<(LockGuard<'static, Shard>, usize, Owner)> {
-    // Before there is anything a fork does not take the shards' locks.
+    // Without zones a fork does not take the shards' locks.
     if ZONE_PAGES.load(Acquire) == 0 {
         return None;
     }
@@ -702,7 +702,7 @@ fn resolve(placement: Placement, bytes: usize, align: usize) -> Option<(usize, R
                 return None;
             };
             let generation = inside.arenas.at(owner).map_or(0, |arena| arena.generation);
-            // Behind a large object comes what belongs to it, wherever there is room.
+            // What belongs to a large object comes wherever there is room.
             Some((
                 shard,
                 request(
@@ -725,7 +725,7 @@ fn resolve(placement: Placement, bytes: usize, align: usize) -> Option<(usize, R
     }
 }
 
-/// An object; 0 if there is no memory, or this is nothing for a placement.
+/// Allocates an object; 0 if there is no memory, or the request is not for a placement.
 fn allocate(placement: Placement, bytes: usize, align: usize) -> usize {
     if !align.is_power_of_two()
         || align > terrace_os::REGION
@@ -736,10 +736,11 @@ fn allocate(placement: Placement, bytes: usize, align: usize) -> usize {
         return 0;
     }
     let Some((shard, request)) = resolve(placement, bytes, align) else { return 0 };
-    // Others may take what is got: so not only once.
+    // Other threads may take the new memory, so more than one attempt.
     for _ in 0..EXTENDED_MAX {
         let mut inside = SHARD[shard].lock();
-        // What it was resolved to may be gone meanwhile: by misuse, but then too nothing may break.
+        // What it was resolved to may be gone meanwhile. Only misuse does that, but even then
+        // nothing may break.
         if request.owner > 0 && inside.arenas.alive(request.owner, request.generation).is_none() {
             return 0;
         }
@@ -749,7 +750,7 @@ fn allocate(placement: Placement, bytes: usize, align: usize) -> usize {
         let can_age = inside.spans[request.class].can_age();
         drop(inside);
         if can_age {
-            // What is free may only be in the wrong pieces.
+            // The free pages may be in pieces that are too short.
             (0..2).for_each(|_| tidy_one(&SHARD[shard], request.class));
         } else if !extend(request.class, shard, bytes, align) {
             return 0;
@@ -758,8 +759,8 @@ fn allocate(placement: Placement, bytes: usize, align: usize) -> usize {
     0
 }
 
-/// `mnalloc`: an object of at least `size` bytes at a multiple of `align`, a power of two; null
-/// where `malloc` is to decide.
+/// `mnalloc`: allocates at least `size` bytes at a multiple of `align`, a power of two. Null where
+/// `malloc` is to decide.
 #[unsafe(no_mangle)]
 extern "C" fn terrace_placed_malloc(
     size: usize,
@@ -774,13 +775,13 @@ extern "C" fn terrace_placed_malloc(
     allocate(placement, size, align) as *mut u8
 }
 
-/// Says that an alignment is none.
+/// Reports an alignment that is not a power of two.
 #[unsafe(no_mangle)]
 extern "C" fn terrace_placed_misaligned(align: usize) {
     misuse(|| format!("mnalloc_aligned with alignment {align}, which is no power of two"));
 }
 
-/// Reports that what is to be freed or resized was never allocated.
+/// Reports a free or resize of an address that was never allocated.
 #[unsafe(no_mangle)]
 extern "C" fn terrace_not_allocated(object: usize) {
     misuse(|| format!("free or realloc of {object:#x}, which was not allocated"));
@@ -815,7 +816,7 @@ extern "C" fn terrace_placed_usable(object: usize) -> usize {
     shard_of(object).and_then(|(_inside, _, number)| bytes_of(object, number)).unwrap_or(0)
 }
 
-/// Gives an object another size where it is; false if that cannot be.
+/// Resizes an object in place; false if that is impossible.
 #[unsafe(no_mangle)]
 extern "C" fn terrace_placed_resize(object: usize, size: usize) -> bool {
     let Some((mut inside, _, number)) = shard_of(object) else { return false };
@@ -838,7 +839,7 @@ extern "C" fn terrace_placed_resize(object: usize, size: usize) -> bool {
     true
 }
 
-/// Makes an arena, in the zone that a placement, by its number, means. 0 without memory.
+/// Makes an arena in the zone that a placement, given by its number, means. 0 without memory.
 pub fn create(kind: usize, what: usize) -> ArenaId {
     let placement = Placement::of(kind, what);
     let (shard, class) = match placement {
@@ -858,14 +859,14 @@ pub fn create(kind: usize, what: usize) -> ArenaId {
     if !open() {
         return 0;
     }
-    // Some that are made one after the other lie together; but not all those that one thread makes,
-    // for all, behind one lock.
+    // Arenas made one after the other lie together; but one thread's arenas must not all be behind
+    // one lock.
     let shard = shard.unwrap_or_else(|| MADE.fetch_add(1, Relaxed) / ARENAS_TOGETHER % SHARDS);
     let made = SHARD[shard].lock().arenas.create(class as u8);
     made.map_or(0, |(owner, generation)| arena_id(shard, owner, generation))
 }
 
-/// Frees all objects of an arena, and ends it. False if there is none.
+/// Frees all objects of an arena, and ends it. False if there is no such arena.
 pub fn destroy(id: ArenaId) -> bool {
     let Some((mut inside, _, owner)) = alive(id) else {
         misuse(|| {
@@ -883,13 +884,13 @@ pub fn destroy(id: ArenaId) -> bool {
 pub struct ArenaFigures {
     /// Objects.
     pub objects: usize,
-    /// Their bytes, rounded up to granules.
+    /// Bytes of the objects, rounded up to granules.
     pub bytes: usize,
-    /// Pages that they lie on.
+    /// Pages that the objects lie on.
     pub pages: usize,
 }
 
-/// See [`ArenaFigures`]; `None` if there is no such arena.
+/// What an arena holds; `None` if there is no such arena.
 pub fn query(id: ArenaId) -> Option<ArenaFigures> {
     let Some((mut inside, _, owner)) = alive(id) else {
         misuse(|| format!("asking about arena {id:#x}, which was never made or is destroyed"));
@@ -920,7 +921,7 @@ pub fn arena_at(address: usize) -> ArenaId {
     find().unwrap_or(0)
 }
 
-/// What the zones have handed out, bytes of pages with objects, and bytes of objects.
+/// Bytes that the zones have handed out, bytes of pages with objects, and bytes of objects.
 pub fn usage() -> [usize; 3] {
     let mut sums = [KNOWN.iter().map(|known| known.load(Relaxed) * PAGE).sum(), 0, 0];
     for shard in shards_in_use() {
@@ -941,8 +942,7 @@ pub fn tidy() {
 fn tidy_one(shard: &Lock<Shard>, class: usize) {
     let going = shard.lock().spans[class].age();
     for (first, len) in &going {
-        // No other thread knows of it. Where the kernel refuses, it is no worse than not having
-        // tried.
+        // No other thread knows of it. If the kernel refuses, nothing is lost.
         let _ = zone::discard(address_of(*first), *len as usize * PAGE);
     }
     let mut inside = shard.lock();
@@ -951,19 +951,19 @@ fn tidy_one(shard: &Lock<Shard>, class: usize) {
 
 /// Takes the locks for a fork: before those of [`crate::zone`].
 pub fn lock_for_fork() {
-    // No thread waits for it while it holds a shard's. And where there is nothing, nothing is made
+    // No thread waits for it while it holds a shard's lock. Where there are no zones, none are made
     // now.
     std::mem::forget(OPENING.lock());
     shards_in_use().for_each(|shard| std::mem::forget(shard.lock()));
 }
 
-/// The shards, if there is anything: their locks lie on several pages, which a fork that took them
+/// The shards, if zones are open. Their locks lie on several pages, which a fork that took them
 /// would copy.
 fn shards_in_use() -> impl Iterator<Item = &'static Lock<Shard>> {
     SHARD.iter().filter(|_| ZONE_PAGES.load(Acquire) > 0)
 }
 
-/// Opens them again, in parent and child.
+/// Opens the locks again after a fork, in parent and child.
 ///
 /// # Safety
 /// The calling thread (in the child: its parent's) called [`lock_for_fork`].

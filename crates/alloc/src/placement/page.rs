@@ -1,6 +1,6 @@
-//! What is known of one page of placed objects: which of its 16-byte granules are used, where
-//! objects begin, and whose they are. It lies outside of the page, so that freeing does not restore
-//! what is evicted.
+//! Metadata of one page of placed objects: which of its 16-byte granules are used, where objects
+//! begin, and whose they are. It lies outside of the page, so that freeing does not restore an
+//! evicted page.
 
 use smallvec::{SmallVec, smallvec};
 use terrace_os::PAGE;
@@ -46,8 +46,8 @@ impl Bits {
     /// The greatest power of two of bits in a row that are clear, by its exponent; `None` if all
     /// are set.
     fn room(&self) -> Option<u32> {
-        // A bit for each place from which as many are clear as were asked for so far: twice as many
-        // are, where it is so at once and after as many.
+        // A bit for each place from which as many are clear as were asked for so far. Twice as many
+        // are clear where that holds at once and again after as many.
         let mut clear = self.0.map(|word| !word);
         let mut exponent = None;
         for next in 0..GRANULES.ilog2() {
@@ -83,8 +83,8 @@ impl Bits {
 
 /// The owner of an object: the number of its arena in its shard, from 1; 0 if it has no arena.
 pub type Owner = u32;
-/// What most pages that are shared have at most: then it is one allocation, each of which takes
-/// system calls.
+/// Number of owners that most shared pages do not exceed: then the record is one allocation, each
+/// of which takes system calls.
 const TENANTS: usize = 16;
 const OBJECTS: usize = 64;
 /// A place in [`Shared::tenants`] that no owner has.
@@ -94,7 +94,7 @@ const VACANT: Owner = Owner::MAX;
 struct Shared {
     /// The owners, each once.
     tenants: SmallVec<[Owner; TENANTS]>,
-    /// By object, in the order of their addresses: which of these.
+    /// For each object, in the order of their addresses: the index of its owner in `tenants`.
     of: SmallVec<[u8; OBJECTS]>,
 }
 
@@ -108,7 +108,7 @@ impl Shared {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Kind {
-    /// For nothing.
+    /// No use.
     Free = 0,
     /// Objects of up to a page.
     Objects,
@@ -121,7 +121,7 @@ pub enum Kind {
 /// alone.
 pub const PRIVATE: u8 = u8::MAX;
 
-/// See the module. Valid when zeroed.
+/// Metadata of a page: see the module. Valid when zeroed.
 #[repr(C)]
 pub struct Page {
     used: Bits,
@@ -132,31 +132,32 @@ pub struct Page {
     /// Neighbours in a list: page numbers plus one.
     pub next: u32,
     pub previous: u32,
-    /// Granules used.
+    /// Number of granules used.
     pub filled: u16,
     pub kind: Kind,
-    /// The list that it is in, by number plus one; 0: none; or [`PRIVATE`].
+    /// The list that the page is in, by number plus one; 0: none; or [`PRIVATE`].
     pub list: u8,
 }
 
 /// What was taken off a page.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Removed {
-    /// Granules.
+    /// Number of granules.
     pub granules: usize,
     pub owner: Owner,
-    /// That owner has no more on this page.
+    /// Whether the owner has no more objects on this page.
     pub last: bool,
 }
 
 impl Page {
-    /// Makes it a page of objects without any.
+    /// Makes the page one of objects, without any.
     pub fn clear(&mut self) {
         (self.used, self.starts) = (Bits::default(), Bits::default());
         (self.shared, self.sole, self.filled, self.list) = (None, 0, 0, 0);
     }
 
-    /// The greatest power of two of free granules in a row, by its exponent; `None` if it is full.
+    /// The greatest power of two of free granules in a row, by its exponent; `None` if the page is
+    /// full.
     pub fn room(&self) -> Option<usize> {
         self.used.room().map(|exponent| exponent as usize)
     }
@@ -165,7 +166,7 @@ impl Page {
         self.starts.below(GRANULES)
     }
 
-    /// Objects that begin on it, and the bytes of objects on it.
+    /// Number of objects that begin on the page, and the bytes of objects on it.
     pub fn holds(&self) -> (usize, usize) {
         match self.kind {
             Kind::Free => (0, 0),
@@ -175,9 +176,9 @@ impl Page {
         }
     }
 
-    /// Places an object of so many granules at a multiple of `step`: as near as can be to granule
-    /// `near`, or at the first place that fits. Returns where, and whether its owner is new
-    /// here.
+    /// Places an object of `len` granules at a multiple of `step`. The place is as near as can be
+    /// to granule `near`, or the first that fits. Returns where, and whether its owner is new on
+    /// this page.
     pub fn place(
         &mut self,
         len: usize,
@@ -259,14 +260,14 @@ impl Page {
         self.shared.as_ref().map_or(self.sole, |shared| shared.tenants[shared.of[ordinal] as usize])
     }
 
-    /// Makes it the first page of a large object.
+    /// Makes the page the first of a large object.
     pub fn make_large(&mut self, pages: u32, owner: Owner) {
         self.clear();
         // In no list.
         (self.kind, self.next, self.sole) = (Kind::Large, pages, owner);
     }
 
-    /// Makes it another page of a large object.
+    /// Makes the page another one of a large object.
     pub fn make_tail(&mut self, first: u32) {
         self.clear();
         (self.kind, self.next) = (Kind::LargeTail, first);
@@ -292,7 +293,7 @@ impl Page {
         }
     }
 
-    /// Takes off the object that begins at a granule; `None` if none does.
+    /// Removes the object that begins at a granule; `None` if none does.
     pub fn remove(&mut self, at: usize) -> Option<Removed> {
         let granules = self.len_at(at)?;
         let ordinal = self.starts.below(at);
@@ -314,7 +315,7 @@ impl Page {
         Some(Removed { granules, owner, last })
     }
 
-    /// Takes off all objects of an owner: so many granules.
+    /// Removes all objects of an owner; returns the number of granules that they had.
     pub fn remove_all(&mut self, owner: Owner) -> usize {
         let mut granules = 0;
         let mut at = self.starts.next(0, true);
@@ -329,8 +330,8 @@ impl Page {
         granules
     }
 
-    /// Makes the object that begins at a granule so many long, if there is room behind it. Returns
-    /// how many it was before.
+    /// Makes the object that begins at a granule `len` granules long, if there is room behind it.
+    /// Returns its previous length.
     pub fn resize(&mut self, at: usize, len: usize) -> Option<usize> {
         let old = self.len_at(at)?;
         if len > old && (at + len > GRANULES || self.used.next(at + old, true) < at + len) {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// A run of pages: the first, and how many.
 pub type Span = (u32, u32);
-/// Spans looked at for one at an aligned place.
+/// Maximum number of spans looked at for one at an aligned place.
 const TRIES: usize = 64;
 
 /// Free pages. What was used lately is not joined with its neighbours until its contents were given
@@ -26,7 +26,7 @@ impl Spans {
         }
     }
 
-    /// So many pages that follow one another, the first at a multiple of `step`.
+    /// Takes `len` consecutive pages, the first at a multiple of `step`.
     pub fn take(&mut self, len: u32, step: u32) -> Option<u32> {
         for used in [&mut self.fresh, &mut self.stale] {
             let found = used
@@ -40,7 +40,7 @@ impl Spans {
         }
         let fits =
             |(pages, start): &&(u32, u32)| start.next_multiple_of(step) + len <= start + pages;
-        // Of this length there is surely an aligned place.
+        // A span of this length surely has an aligned place.
         let sure = self.by_len.range((len.checked_add(step - 1)?, 0)..).next();
         let &(pages, start) = self.by_len.range((len, 0)..).take(TRIES).find(fits).or(sure)?;
         self.by_len.remove(&(pages, start));
@@ -51,17 +51,17 @@ impl Spans {
         Some(first)
     }
 
-    /// Whether any have not been given up yet.
+    /// Whether any spans have not been given up yet.
     pub fn can_age(&self) -> bool {
         !self.fresh.is_empty() || !self.stale.is_empty()
     }
 
-    /// Pages that are not used any more; their contents are still there.
+    /// Adds pages that are not used any more; their contents are still there.
     pub fn put(&mut self, span: Span) {
         self.fresh.push(span);
     }
 
-    /// Pages that hold no object and take no memory.
+    /// Adds pages that hold no object and take no memory.
     pub fn add(&mut self, (mut start, mut len): Span) {
         if let Some((&before, &pages)) = self.by_start.range(..start).next_back()
             && before + pages == start
@@ -84,8 +84,8 @@ impl Spans {
         }
     }
 
-    /// What has been free since the call before the last, in as few spans as can be: to be given up
-    /// and then [added](Spans::add).
+    /// Takes what has been free since the call before the last, in as few spans as possible. They
+    /// are to be given up and then [added](Spans::add).
     pub fn age(&mut self) -> Vec<Span> {
         let mut going = std::mem::take(&mut self.stale);
         self.stale = std::mem::take(&mut self.fresh);

@@ -1,4 +1,4 @@
-//! Against the plainest model: a map of live objects, and what they belong to.
+//! Tests against the plainest model: a map of live objects, and what they belong to.
 
 use super::*;
 use proptest::prelude::*;
@@ -63,7 +63,7 @@ fn an_arena_that_has_grown_has_pages_of_its_own() {
     let figures = query(big).expect("it is there");
     assert_eq!((figures.objects, figures.bytes), (20_000, 960_000));
     assert!(figures.pages <= 238, "{figures:?}");
-    // Its pages are found again when objects go, however many these are.
+    // The arena's pages are found again when objects go, however many these are.
     for freed in objects.drain(..).rev().skip(100) {
         terrace_placed_free(freed);
     }
@@ -126,7 +126,7 @@ fn sizes_and_alignments() {
     }
 }
 
-/// Misuse is nothing worse than that.
+/// Misuse has no effect beyond being reported.
 #[test]
 fn misuse_is_harmless() {
     let _alone = ALONE.lock();

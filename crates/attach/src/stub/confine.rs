@@ -5,8 +5,8 @@ use crate::sys;
 use anyhow::{Result, anyhow};
 
 impl Stub {
-    /// Confines the stub: no privilege, and no calls but those that it is there for. It waits for
-    /// the target's end if no other process is left.
+    /// Confines the stub: no privilege, and no calls but those that it is there for. The stub waits
+    /// for the target's end if no other process is left.
     pub fn confine(&mut self, target_there: i32) -> Result<()> {
         let opened = self.calls(&[[434, target_there as u64, 0, 0, 0, 0, 0]], &mut [])?;
         let pidfd = expect(opened[0], "pidfd_open")? as i32;

@@ -7,7 +7,7 @@ use crate::sys;
 use anyhow::{Result, anyhow};
 
 impl Stub {
-    /// Has the target's userfaultfd outlive every process of ours: a request to poll it that never
+    /// Has the target's userfaultfd outlive every process of ours. A request to poll it that never
     /// ends lives as long as the target's memory. Does nothing in a kernel without asynchronous
     /// I/O.
     pub fn hold(&mut self) -> Result<()> {
@@ -28,7 +28,7 @@ impl Stub {
         self.hold_descriptor(0, self.uffd_there)
     }
 
-    /// Has a descriptor of the stub's outlive it, by one of [`HELD`] requests.
+    /// Has a descriptor of the stub's outlive the stub, by one of [`HELD`] requests.
     pub fn hold_descriptor(&mut self, number: usize, there: i32) -> Result<()> {
         if self.context == 0 || number >= HELD {
             return Ok(());

@@ -9,7 +9,7 @@ use toml::de::{DeTable, DeValue};
 
 /// The keys of the file itself.
 const TOP_KEYS: [&str; 2] = ["version", "run"];
-/// More mistakes of one file are not told to people.
+/// Most mistakes of one file that are told to people.
 const MISTAKES_TOLD: usize = 5;
 /// The only value of `version` so far.
 const VERSION: &str = "1";
@@ -17,14 +17,14 @@ const VERSION: &str = "1";
 /// Why a file gives no settings.
 #[derive(Debug)]
 pub enum Unusable {
-    /// It cannot be read.
+    /// The file cannot be read.
     Unreadable(std::io::Error),
-    /// It has mistakes: at least one, in the order of their lines.
+    /// The file has mistakes: at least one, in the order of their lines.
     Mistakes(Vec<Mistake>),
 }
 
 impl Unusable {
-    /// The whole story in lines of `FILE:LINE:COLUMN: message`.
+    /// All that is wrong, in lines of `FILE:LINE:COLUMN: message`.
     pub fn describe(&self, file: &Path) -> String {
         match self {
             Unusable::Unreadable(error) => {

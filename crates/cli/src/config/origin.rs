@@ -6,7 +6,7 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Origin {
-    /// Nobody said anything.
+    /// Neither the command line nor the file gives the setting.
     Default,
     /// The file of `--config`.
     File,

@@ -8,12 +8,12 @@ use std::str::FromStr;
 use toml::Spanned;
 use toml::de::DeValue;
 
-/// One mistake. Lines and columns count from 1; a column counts characters.
+/// A mistake in a settings file. Lines and columns count from 1; a column counts characters.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Mistake {
-    /// Where it is.
+    /// Line of the mistake.
     pub line: usize,
-    /// Where in the line.
+    /// Column of the mistake in its line.
     pub column: usize,
     /// What is wrong and what would be right.
     pub message: String,
@@ -35,7 +35,7 @@ pub struct Reader<'t> {
 pub type Value<'i> = Spanned<DeValue<'i>>;
 
 impl<'t> Reader<'t> {
-    /// For the text of a file.
+    /// A reader of the text of a file, without mistakes so far.
     pub fn new(text: &'t str) -> Reader<'t> {
         Reader { text, mistakes: Vec::new() }
     }
@@ -67,7 +67,7 @@ impl<'t> Reader<'t> {
         self.valid(key, value, text.parse())
     }
 
-    /// As [`Reader::number`], of a setting that has words beside its numbers.
+    /// [`Reader::number`] for a setting that has words beside its numbers.
     pub fn number_or_word<T>(&mut self, key: &str, expected: &str, value: &Value<'_>) -> Option<T>
     where
         T: FromStr<Err: fmt::Display>,
@@ -181,8 +181,8 @@ impl<'t> Reader<'t> {
     }
 }
 
-/// The known key that differs from `key` by the fewest slips (a letter too many, too few, other, or
-/// swapped), if they are no more than one in three letters.
+/// The known key that differs from `key` by the fewest slips, if they are no more than one in three
+/// letters. A slip is a letter too many, too few, other, or swapped.
 fn nearest<'k>(key: &str, known: &[&'k str]) -> Option<&'k str> {
     let key = key.to_lowercase();
     known

@@ -43,7 +43,7 @@ pub struct Gauge {
 }
 
 impl Gauge {
-    /// For a list as in `--tiers`; one that is wrong has no tiers.
+    /// A gauge for a list as in `--tiers`; a wrong list has no tiers.
     pub fn new(tiers: &str) -> Gauge {
         let medium = DramMedium::new(EXTENT_BYTES).ok().map(Arc::new);
         let tiers: Vec<Tier> = parse_tiers(tiers)

@@ -124,8 +124,8 @@ impl Prices {
         &self.dated
     }
 
-    /// Dollars for a GiB of DRAM, where somebody said so: the built-in table has relative prices
-    /// only.
+    /// Dollars for a GiB of DRAM, where that price was given: the built-in table has relative
+    /// prices only.
     pub fn usd_per_gib(&self) -> Option<f64> {
         self.usd_per_gib
     }

@@ -1,6 +1,6 @@
 //! What memory costs beside all of it in DRAM: equations 8 to 10 of TierScape (EuroSys '26, §6.6),
-//! at the prices of [`crate::cost::prices`]. The report of a run, `terrace report tiers` and `terrace
-//! plan` have it from here.
+//! at the prices of [`crate::cost::prices`]. The report of a run, `terrace report tiers` and
+//! `terrace plan` have it from here.
 
 use crate::cost::prices::Prices;
 use crate::processes::statistics::Tier;
@@ -100,8 +100,8 @@ fn of_tier(tier: &Tier, all: f64, prices: &Prices) -> TierCost {
     }
 }
 
-/// Dollars for data of so many bytes that cost this part of all of it in DRAM; `None` where nobody
-/// said what DRAM costs.
+/// Dollars for `data_bytes` bytes of data that cost the part `relative` of all of it in DRAM.
+/// `None` where no price of DRAM was given.
 pub fn dollars(data_bytes: u64, relative: f64, prices: &Prices) -> Option<f64> {
     Some(data_bytes as f64 / (1u64 << 30) as f64 * relative * prices.usd_per_gib()?)
 }

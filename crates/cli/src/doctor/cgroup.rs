@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 /// Version 1 writes "no limit" as the largest multiple of a page in an i64; anything near is meant.
 const NO_LIMIT: u64 = 1 << 62;
 
-/// One row.
+/// Row: the memory limit of the control group.
 pub fn rows() -> Vec<Row> {
     let name = "cgroup limit";
     let texts =

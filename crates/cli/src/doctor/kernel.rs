@@ -56,7 +56,7 @@ const DEFECTS: [((u32, u32), &str); 1] = [(
     "UFFDIO_MOVE in batches does not count all pages that it moves, which Terrace corrects",
 )];
 
-/// One row.
+/// Row: the kernel's version.
 pub fn rows() -> Vec<Row> {
     let name = "kernel";
     vec![match read("/proc/sys/kernel/osrelease") {

@@ -2,7 +2,7 @@
 
 use super::row::{Row, Status};
 
-/// One row.
+/// Row: libterrace.so.
 pub fn rows() -> Vec<Row> {
     let name = "libterrace.so";
     vec![match crate::run::library::locate() {

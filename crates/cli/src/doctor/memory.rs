@@ -8,7 +8,7 @@ use terrace_tiers::meminfo_bytes;
 
 /// What the kernel's DAMON_STAT (since Linux 6.17, where it is on) says of all memory.
 const DAMON_STAT: &str = "/sys/module/damon_stat/parameters";
-/// Times of which it is told how much of memory was idle for so long, ms.
+/// Times for which it is told how much of memory was idle, ms.
 const IDLE_MS: [i64; 2] = [10_000, 120_000];
 /// The name of the row that is shown although all is well.
 pub const IDLE: &str = "idle memory";
@@ -65,7 +65,7 @@ fn memory(text: &str) -> Row {
     )
 }
 
-/// `None` where the kernel does not tell it.
+/// The row for idle memory; `None` where the kernel does not tell it.
 fn idle() -> Option<Row> {
     let enabled = read(format!("{DAMON_STAT}/enabled")).ok()?;
     if !matches!(enabled.as_str(), "Y" | "y" | "1") {

@@ -4,7 +4,7 @@
 use super::row::Row;
 use terrace_tiers::Nodes;
 
-/// One row.
+/// Row: NUMA nodes.
 pub fn rows() -> Vec<Row> {
     vec![judge(&Nodes::of_machine())]
 }
@@ -30,7 +30,7 @@ fn judge(nodes: &Nodes) -> Row {
         .map(|node| node.number)
         .filter(|node| nodes.check(*node).is_ok())
         .collect();
-    // Another socket's memory is a tier as well, but seldom what one wants.
+    // Another socket's memory is a tier as well, but seldom what is wanted.
     match slow.iter().find(|node| usable.contains(node)) {
         Some(node) => {
             Row::ok(name, found, format!("far memory can be a tier: --tiers dram,node:{node}"))

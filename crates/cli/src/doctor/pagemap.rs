@@ -34,7 +34,7 @@ struct Found {
     categories: u64,
 }
 
-/// One row.
+/// Row: PAGEMAP_SCAN.
 pub fn rows() -> Vec<Row> {
     let name = "PAGEMAP_SCAN";
     vec![match (scan_own_stack(), read_own_entry()) {

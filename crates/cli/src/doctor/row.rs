@@ -7,15 +7,15 @@ use std::path::Path;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
-    /// As it should be.
+    /// The thing is as it should be.
     Ok,
     /// Terrace works, less well or not everywhere.
     Warn,
-    /// Not there.
+    /// The thing is not there.
     Missing,
 }
 
-/// One thing probed. Each text is one line without a full stop.
+/// A thing that was probed. Each text is one line without a full stop.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
     /// The thing.

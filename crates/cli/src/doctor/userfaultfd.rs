@@ -56,8 +56,9 @@ struct MoveArgument {
     moved: i64,
 }
 
-/// What lets faults be served in the kernel too: in words of a page, whom it is for and since when,
-/// and in words of a remedy. `docs/privileges.md` has the same table for people.
+/// What lets faults in the kernel be served too. Each row is in words of a page: what it is, the
+/// processes or users that it is for, and since when. The last is a remedy in words.
+/// `docs/privileges.md` has the same table for people.
 const PRIVILEGES: [[&str; 4]; 3] = [
     [
         "read and write access to `/dev/userfaultfd`",
@@ -74,7 +75,7 @@ const PRIVILEGES: [[&str; 4]; 3] = [
     ],
 ];
 
-/// Ways to get one, best first.
+/// Ways to get a userfaultfd, best first.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Way {
     SystemCall,
@@ -327,7 +328,7 @@ fn page_bytes() -> usize {
     unsafe { libc::sysconf(libc::_SC_PAGESIZE) as usize }
 }
 
-/// One private anonymous page.
+/// A private anonymous mapping of one page.
 struct Mapping {
     start: *mut u64,
     bytes: usize,

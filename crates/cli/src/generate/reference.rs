@@ -152,7 +152,7 @@ fn command_page(name: &str, verb: &Command) -> String {
     page
 }
 
-/// One argument as an item of a list.
+/// An argument as an item of a list.
 fn item(argument: &Arg) -> String {
     let help = argument.get_long_help().or(argument.get_help());
     let mut help = help.map(|help| one_line(&help.to_string())).unwrap_or_default();

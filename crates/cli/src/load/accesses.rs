@@ -21,7 +21,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// With which it is done.
+    /// The item with which it is done.
     pub fn item(self) -> u64 {
         match self {
             Operation::Get(item) | Operation::Set(item) | Operation::Update(item) => item,
@@ -56,14 +56,14 @@ pub struct Mix {
 }
 
 impl Mix {
-    /// Reads and writes.
+    /// A mix of reads, a share `gets` of all operations, and writes.
     pub fn of_gets(gets: f64) -> Mix {
         Mix { gets, updates: 0.0, inserts: 0.0 }
     }
 }
 
 impl Workload {
-    /// Its shares.
+    /// Shares of the workload's operations.
     pub fn mix(self) -> Mix {
         match self {
             Workload::A => Mix::of_gets(0.5),
@@ -88,7 +88,7 @@ pub enum Popularity {
 #[derive(Debug)]
 enum Ranks {
     Zipf(Zipf<f64>),
-    /// With this deviation, of ranks.
+    /// A normal distribution with this deviation, in ranks.
     Gaussian(f64),
 }
 
@@ -98,21 +98,21 @@ pub struct Accesses {
     ranks: Ranks,
     /// How many items there are. Loads that add items side by side share the number.
     items: Arc<AtomicU64>,
-    /// Unless ranks are items.
+    /// How ranks are scattered over items; `None` where ranks are items.
     scattered: Option<Scattered>,
     random: SmallRng,
     /// Out of 2^32 operations: the reads; with those that a write follows; with new items.
     below: [u64; 3],
     latest: bool,
     seed: u64,
-    /// After how many operations other items are popular, and how many were drawn.
+    /// Number of operations after which other items are popular, and how many were drawn.
     jump_every: Option<u64>,
     drawn: u64,
 }
 
 impl Accesses {
-    /// `items` ≥ 1, in the shares of `mix`. `seed` settles which items are popular, `order` with it
-    /// the order in which they come.
+    /// An endless load over `items` ≥ 1 items, in the shares of `mix`. `seed` settles which items
+    /// are popular; with `order` it settles the order in which they come.
     pub fn new(items: u64, popularity: Popularity, mix: Mix, seed: u64, order: u64) -> Self {
         let ranks = match popularity {
             Popularity::Zipf(theta) => {
@@ -138,22 +138,22 @@ impl Accesses {
         }
     }
 
-    /// With ranks for items.
+    /// This load with ranks for items.
     pub fn clustered(self) -> Self {
         Accesses { scattered: None, ..self }
     }
 
-    /// With the latest items read most.
+    /// This load with the latest items read most.
     pub fn latest(self) -> Self {
         Accesses { latest: true, ..self }
     }
 
-    /// Beside another load: items that one of them adds are there for both.
+    /// This load beside another one: items that either of them adds are there for both.
     pub fn beside(self, other: &Accesses) -> Self {
         Accesses { items: Arc::clone(&other.items), ..self }
     }
 
-    /// With other popular items after each so many operations.
+    /// This load with other popular items after every `every` operations.
     pub fn jumping(self, every: Option<u64>) -> Self {
         Accesses { jump_every: every, ..self }
     }

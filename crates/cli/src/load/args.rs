@@ -171,11 +171,11 @@ pub struct KvArguments {
     #[arg(long, value_enum, conflicts_with = "get_share")]
     pub workload: Option<Workload>,
 
-    /// After so many operations other items are popular
+    /// After this many operations other items are popular
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), conflicts_with = "workload")]
     pub jump_every: Option<u64>,
 
-    /// An open loop: so many operations a second set out, and times count from when they are due
+    /// An open loop: this many operations a second set out, and times count from when they are due
     #[arg(long, value_name = "OPS", value_parser = rate)]
     pub rate: Option<f64>,
 
@@ -195,7 +195,7 @@ pub struct KvArguments {
     #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = seconds)]
     pub seconds: f64,
 
-    /// Measure so many operations instead
+    /// Measure this many operations instead
     #[arg(long, value_name = "N", conflicts_with = "seconds")]
     pub operations: Option<u64>,
 
@@ -245,9 +245,9 @@ pub enum Phase {
     Run,
 }
 
-/// A narrower distribution has one item.
+/// Least deviation of a normal distribution: a narrower one has one item.
 const SIGMA_LEAST: f64 = 1e-6;
-/// Connections, and requests on each: more would be a mistake.
+/// Most threads, connections, and requests on each connection: more would be a mistake.
 const COUNT_MOST: usize = 10_000;
 
 fn theta(text: &str) -> Result<f64, String> {

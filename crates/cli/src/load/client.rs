@@ -1,11 +1,11 @@
 //! One thread drives some connections; several may do so side by side. In a closed loop each keeps
 //! `depth` requests on the way and sends the next when a reply is there. In an open loop requests
-//! set out at a rate, whatever the server does, as long as a connection has fewer than `depth` on
-//! the way.
+//! set out at a rate, whatever the server does, while a connection has fewer than `depth` on the
+//! way.
 //!
 //! Replies come in the order of the requests; each is checked against what may be returned. A
 //! request's time is from its writing to the reading of its reply, the wait behind others of its
-//! connection included. In an open loop it is from the time at which the request was due, so that a
+//! connection included. In an open loop it is from the time at which the request was due. So a
 //! server that stands still is charged for all that it keeps waiting.
 
 use super::accesses::Operation;
@@ -27,9 +27,10 @@ const INPUT_BYTES: usize = 64 << 10;
 /// What surrounds a value at most.
 const AROUND_VALUE_BYTES: usize = 4096;
 const EVENTS: usize = 256;
-/// How often is looked whether the server still answers.
+/// Time between checks whether the server still answers.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// The kernel sleeps whole milliseconds. What is due sooner is waited for awake.
+/// Least time to sleep: the kernel sleeps whole milliseconds. What is due sooner is waited for
+/// awake.
 const SLEEP_LEAST: Duration = Duration::from_millis(2);
 
 /// What a run is asked to do.
@@ -37,11 +38,11 @@ const SLEEP_LEAST: Duration = Duration::from_millis(2);
 pub struct Plan<'a> {
     /// The most requests on the way on each connection.
     pub depth: usize,
-    /// When it ends; what came later is checked and not counted.
+    /// When the run ends; replies that come later are checked and not counted.
     pub until: Option<Instant>,
     /// Requests a second in an open loop.
     pub rate: Option<f64>,
-    /// Where it is said how far it is.
+    /// Where the run's progress is noted.
     pub told: &'a Told,
 }
 
@@ -50,7 +51,7 @@ pub struct Plan<'a> {
 pub struct Told {
     /// Operations that were carried out right.
     pub operations: AtomicU64,
-    /// Operations that were not.
+    /// Operations that were not carried out right.
     pub troubles: AtomicU64,
 }
 
@@ -92,7 +93,7 @@ pub struct Client {
     values: Values,
     ledger: Arc<Ledger>,
     timeout: Duration,
-    /// Whether values must be right.
+    /// Whether values are checked.
     checked: bool,
     value: Vec<u8>,
 }
@@ -140,7 +141,7 @@ impl Client {
         })
     }
 
-    /// With values of any contents, from a server that keeps none.
+    /// This client with values of any contents, from a server that keeps none.
     pub fn unchecked(self) -> Self {
         Client { checked: false, ..self }
     }
@@ -319,7 +320,7 @@ impl Client {
             .context("cannot poll")
     }
 
-    /// Reads all that has come and settles whole replies. Whether there were any.
+    /// Reads all that has come and settles whole replies. Returns whether there were any.
     fn take_replies(
         &mut self,
         number: usize,
@@ -354,7 +355,7 @@ impl Client {
         }
     }
 
-    /// Settles whole replies, then makes room for the next ones. Whether there were any.
+    /// Settles whole replies, then makes room for the next ones. Returns whether there were any.
     fn settle(
         &mut self,
         number: usize,

@@ -1,8 +1,8 @@
 //! `terrace load kv`: fills a memcached or redis server and loads it, and checks every answer.
 //!
-//! Nothing of Terrace is in it: it is the client of measurements, and of anyone who wants to see
-//! what a server does under it. One thread or several, a closed loop or an open one, the same data
-//! for the same seed.
+//! Nothing of Terrace is in it: it is the client of measurements, and shows what a server does
+//! under Terrace. It has one thread or several, a closed loop or an open one, the same data for the
+//! same seed.
 
 mod accesses;
 pub mod args;
@@ -39,7 +39,7 @@ use versions::Ledger;
 
 /// Requests on the way on each connection during the fill, which is not measured.
 const FILL_DEPTH: usize = 64;
-/// Where a thread's number stands in what settles the order of its accesses.
+/// Bit at which a thread's number stands in the number that settles the order of its accesses.
 const THREAD_SHIFT: u32 = 48;
 /// Exit status where the server, or memory, answered something that it should not have.
 const WRONG: u8 = 1;
@@ -51,25 +51,25 @@ pub struct Outcome {
     pub version: &'static str,
     /// Where the server is.
     pub target: String,
-    /// How it was talked to.
+    /// Protocol of the connections.
     pub protocol: &'static str,
-    /// As asked for.
+    /// Number of items, as asked for.
     pub items: u64,
-    /// As asked for.
+    /// Bytes of a value, as asked for.
     pub value_bytes: Numbers,
-    /// As asked for.
+    /// Percentage of each value that does not compress, as asked for.
     pub incompressible: Numbers,
-    /// As asked for.
+    /// Seed from which all data are made, as asked for.
     pub seed: u64,
-    /// As asked for.
+    /// Number that settles the order of accesses with the seed, as asked for.
     pub order: u64,
     /// How popular items are.
     pub keys: Keys,
-    /// As asked for.
+    /// Exponent of the Zipf distribution, as asked for.
     pub theta: f64,
     /// The deviation of a normal distribution as a share of the items, as asked for.
     pub sigma: f64,
-    /// As asked for.
+    /// Whether popular items are those that were written first, as asked for.
     pub clustered: bool,
     /// Share of GETs from 0 to 1, as asked for.
     pub get_share: f64,
@@ -77,17 +77,17 @@ pub struct Outcome {
     pub update_share: f64,
     /// Share of SETs of new items.
     pub insert_share: f64,
-    /// As asked for.
+    /// Number of operations after which other items are popular, as asked for.
     pub jump_every: Option<u64>,
     /// Operations a second, as asked for.
     pub rate: Option<f64>,
-    /// As asked for.
+    /// Number of threads, as asked for.
     pub threads: usize,
-    /// As asked for.
+    /// Number of connections, as asked for.
     pub connections: usize,
-    /// As asked for.
+    /// Requests on the way on each connection, as asked for.
     pub depth: usize,
-    /// As asked for.
+    /// Time to load before measuring, in s, as asked for.
     pub warm_up_s: f64,
     /// Writing all items, if that was asked for.
     pub fill: Option<Figures>,
@@ -235,7 +235,7 @@ pub fn run(arguments: &KvArguments) -> Result<u8> {
     Ok(WRONG)
 }
 
-/// What of `all` is for one of some threads.
+/// Part of `all` for the thread with number `number` of `threads`.
 fn share(all: u64, threads: usize, number: usize) -> u64 {
     let threads = threads as u64;
     all / threads + u64::from((number as u64) < all % threads)
@@ -269,13 +269,13 @@ fn accesses(arguments: &KvArguments, mix: Mix) -> Vec<Accesses> {
     all
 }
 
-/// Opened before the work: whoever asked for it wants it.
+/// Opens the file of `--truth` before the work, so that an error comes first.
 fn truth_file(path: Option<&Path>) -> Result<Option<File>> {
     path.map(|path| File::create(path).with_context(|| format!("cannot write {}", path.display())))
         .transpose()
 }
 
-/// All of it, or an error.
+/// Writes all of the truth into the file, or gives an error.
 fn write_truth(file: File, truth: &impl Serialize) -> Result<()> {
     let mut writer = BufWriter::new(file);
     let written = serde_json::to_writer(&mut writer, truth)
@@ -284,7 +284,7 @@ fn write_truth(file: File, truth: &impl Serialize) -> Result<()> {
     written.context("cannot write the truth (--truth)")
 }
 
-/// Versions of a run that did not fill the server begin after those of all that came before it.
+/// First version of a run that did not fill the server: after those of all earlier runs.
 fn version_after_earlier_runs() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |since| since.as_micros() as u64)
 }

@@ -10,11 +10,11 @@ const WEIGHT_MOST: u64 = 1_000_000;
 /// What a number is drawn from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Numbers {
-    /// Always the same.
+    /// Always the same number.
     One(usize),
-    /// Any of these, ends included.
+    /// Any number from the first to the second, both included.
     Within(usize, usize),
-    /// These, each with its weight. There is one at least, and no weight is 0.
+    /// Any of these numbers, each with its weight. There is at least one, and no weight is 0.
     Weighted(Vec<(usize, u64)>),
 }
 
@@ -67,7 +67,7 @@ impl Numbers {
         }
     }
 
-    /// The highest.
+    /// The highest number.
     pub fn most(&self) -> usize {
         match self {
             Numbers::One(number) => *number,
@@ -96,7 +96,7 @@ impl fmt::Display for Numbers {
 }
 
 impl serde::Serialize for Numbers {
-    /// One number as a number, others as they are written.
+    /// Serializes one number as a number, others as they are written.
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
             Numbers::One(number) => serializer.serialize_u64(*number as u64),

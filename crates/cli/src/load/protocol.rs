@@ -20,20 +20,20 @@ pub enum Protocol {
 /// What a server answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reply<'a> {
-    /// To a GET: what is there.
+    /// The answer to a GET: what is there.
     Value(&'a [u8]),
-    /// To a GET: nothing is there.
+    /// The answer to a GET: nothing is there.
     Missing,
-    /// To a SET.
+    /// The answer to a SET.
     Stored,
-    /// To either: what went wrong, in the server's words.
+    /// The answer to either: what went wrong, in the server's words.
     Refused(&'a [u8]),
 }
 
 /// What came is no reply. Where the next one begins is not known then.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
-    /// Not a line of this protocol.
+    /// A line came that is none of this protocol.
     #[error("the server sent what is no reply of {protocol}: {line:?}; is --protocol right?")]
     Line {
         /// What was expected.
@@ -41,20 +41,20 @@ pub enum Malformed {
         /// What came, or its beginning.
         line: String,
     },
-    /// Too much.
+    /// The value is longer than any that was asked for.
     #[error(
         "the server announces a value of {0} bytes, longer than any that was asked for; fill it with the same --value-bytes first"
     )]
     Length(u64),
 }
 
-/// A line that is longer is none.
+/// Most bytes of a line; a longer one is no line of the protocol.
 const LINE_MOST: usize = 1024;
 /// Most bytes of a malformed line that an error message shows.
 const LINE_SHOWN: usize = 60;
 
 impl Protocol {
-    /// As it is called.
+    /// The protocol's name.
     pub fn name(self) -> &'static str {
         match self {
             Protocol::Memcached => "memcached",

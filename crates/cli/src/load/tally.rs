@@ -29,7 +29,7 @@ pub struct Tally {
 /// A [`Tally`] in figures.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Figures {
-    /// How long it took.
+    /// How long the load took, in s.
     pub seconds: f64,
     /// Operations that were carried out right.
     pub operations: u64,
@@ -55,11 +55,11 @@ pub struct Figures {
     pub get_us: Option<Times>,
     /// Times of SETs, if there were any.
     pub set_us: Option<Times>,
-    /// Times of all.
+    /// Times of all operations.
     pub all_us: Option<Times>,
 }
 
-/// Microseconds.
+/// Times in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Times {
     /// Average.
@@ -92,7 +92,7 @@ fn empty() -> Histogram<u64> {
 }
 
 impl Tally {
-    /// Nothing yet.
+    /// A tally of nothing so far.
     pub fn new() -> Self {
         Tally {
             gets: empty(),
@@ -122,7 +122,7 @@ impl Tally {
         self.bytes_received += other.bytes_received;
     }
 
-    /// How long it took in all.
+    /// Sets how long it took in all.
     pub fn set_elapsed(&mut self, elapsed: Duration) {
         self.elapsed = elapsed;
     }
@@ -153,7 +153,7 @@ impl Tally {
         self.gets.len() + self.sets.len()
     }
 
-    /// Operations that were not.
+    /// Operations that were not carried out right.
     pub fn troubles(&self) -> u64 {
         self.misses + self.wrong + self.refused
     }
@@ -186,7 +186,7 @@ impl Tally {
         self.troubles() == 0
     }
 
-    /// In figures.
+    /// The tally in figures.
     pub fn figures(&self) -> Figures {
         let mut all = self.gets.clone();
         all.add(&self.sets).expect("both have the same bounds");

@@ -13,12 +13,12 @@ use std::time::Duration;
 /// How long a connection may take.
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 
-/// An address.
+/// Address of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     /// `HOST:PORT`.
     Tcp(String),
-    /// A path.
+    /// Path of a Unix socket.
     Unix(PathBuf),
 }
 
@@ -123,7 +123,7 @@ impl Stream {
         }
     }
 
-    /// For being polled.
+    /// What is registered for being polled.
     pub fn source(&mut self) -> &mut dyn mio::event::Source {
         match self {
             Stream::Tcp(stream) => stream,

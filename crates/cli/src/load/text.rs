@@ -5,10 +5,10 @@ use super::args::Keys;
 use super::tally::{Figures, Times};
 use crate::quantity::{bytes, short_time};
 
-/// A client that is on its CPU for so much of the time hardly ever waits for the server.
+/// Share of the time on its CPU from which on a client hardly ever waits for the server.
 const CLIENT_LIMIT: f64 = 0.95;
 
-/// A few lines.
+/// The outcome in a few lines.
 pub fn text(outcome: &Outcome) -> String {
     let mut text = format!(
         "{} at {}: {} items of {} bytes, seed {}\n",

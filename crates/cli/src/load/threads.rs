@@ -16,7 +16,7 @@ const TELL_EVERY: Duration = Duration::from_secs(1);
 pub struct Load {
     /// The most requests on the way on each connection.
     pub depth: usize,
-    /// When it ends.
+    /// When the load ends.
     pub until: Option<Instant>,
     /// Requests a second in an open loop, of all threads.
     pub rate: Option<f64>,
@@ -28,7 +28,7 @@ pub struct Load {
 /// thread took, in seconds, on the average.
 ///
 /// # Errors
-/// The first of those of the clients.
+/// The first error of a client.
 pub fn run<I>(clients: &mut [Client], operations: &mut [I], load: Load) -> Result<(Tally, f64)>
 where
     I: Iterator<Item = Operation> + Send,

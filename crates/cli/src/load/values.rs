@@ -10,11 +10,11 @@ use terrace_sim::scattered::mixed;
 
 /// Bytes of a key: `key-` and the item's number.
 pub const KEY_BYTES: usize = 16;
-/// The smallest value: what precedes its text, and the closing brace.
+/// Bytes of the smallest value: what precedes its text, and the closing brace.
 pub const LEAST_BYTES: usize = 64;
-/// The largest: memcached takes 1 MiB with its header unless told otherwise.
+/// Bytes of the largest value: memcached takes 1 MiB with its header unless told otherwise.
 pub const MOST_BYTES: usize = 1_000_000;
-/// More items than any server here holds; twelve digits of a key have room for them.
+/// Most items: more than any server here holds; twelve digits of a key have room for them.
 pub const MOST_ITEMS: u64 = 1_000_000_000;
 
 const HEAD: &[u8] = br#"{"k":"key-000000000000","v":"0000000000000000","c":"00000000","#;
@@ -24,22 +24,22 @@ const VERSION_DIGITS: usize = 16;
 const CHECKSUM_AT: usize = 52;
 const CHECKSUM_DIGITS: usize = 8;
 
-/// One entry of the text; `#` becomes a decimal digit, `%` a hexadecimal one.
+/// An entry of the text; `#` becomes a decimal digit, `%` a hexadecimal one.
 const ENTRY: &[u8] = br#"{"id":######,"user":"user-#####","score":####,"token":"%%%%%%%%%%%%","active":true,"tags":[]},"#;
 
 /// What was wrong with a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Wrong {
-    /// Not as long as all of them.
+    /// The value is not as long as its item's values are.
     #[error("a value of {0} bytes came back")]
     Length(usize),
     /// The value belongs to another key, or to none.
     #[error("another key's value came back")]
     Key,
-    /// Its checksum does not match.
+    /// The value's checksum does not match.
     #[error("a damaged value came back")]
     Damaged,
-    /// Older than what was last acknowledged, or one that was never written.
+    /// The version is older than what was last acknowledged, or was never written.
     #[error(
         "version {0} came back, which was overwritten before it was asked for, or never written"
     )]
@@ -67,7 +67,7 @@ const LENGTHS: u64 = 0x4C45_4E47_5448_5321;
 const SHARES: u64 = 0x5348_4152_4553_2121;
 
 impl Values {
-    /// Values of so many bytes, between [`LEAST_BYTES`] and [`MOST_BYTES`], of which so many of a
+    /// Values of `bytes` bytes, between [`LEAST_BYTES`] and [`MOST_BYTES`], of which `random` in a
     /// hundred are by chance. Both are an item's own: each of its values has the same.
     pub fn new(bytes: Numbers, random: Numbers, seed: u64) -> Self {
         Values { bytes, random, seed }

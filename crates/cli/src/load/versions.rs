@@ -1,8 +1,8 @@
 //! Which versions of an item may come back: none that was overwritten before it was asked for, none
 //! that was never written.
 //!
-//! Writes of one item over several connections may be carried out in any order while they overlap,
-//! so any of the overlapping ones may be the last.
+//! Writes of one item over several connections may be carried out in any order while they overlap.
+//! So any of the overlapping ones may be the last.
 
 use std::sync::atomic::{
     AtomicU32,
@@ -13,7 +13,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 /// What is read of an item with each operation, without a lock.
 #[derive(Debug, Default)]
 struct Versions {
-    /// No older one may come back. Relative to `base`, as are the others.
+    /// Oldest version that may come back. It is relative to `base`, as are the others.
     oldest: AtomicU32,
     newest: AtomicU32,
 }
@@ -25,7 +25,8 @@ struct Writes {
     first: u32,
 }
 
-/// Some items in a row. What only writes touch lies apart, so that reads miss the cache less often.
+/// Versions of some items in a row. What only writes touch lies apart, so that reads miss the cache
+/// less often.
 #[derive(Debug)]
 struct Part {
     versions: Box<[Versions]>,
@@ -44,10 +45,10 @@ impl Part {
 /// New items have parts of their own: each is as large as all that precede it.
 const PARTS: usize = 32;
 
-/// All items', for all threads.
+/// Versions of all items, for all threads.
 #[derive(Debug)]
 pub struct Ledger {
-    /// What was there before has this version or an older one.
+    /// Highest version that an item may have from before.
     base: u64,
     /// Items from here on are written for the first time by this load.
     filled: u64,

@@ -19,15 +19,15 @@ const FAULT_NS: f64 = 45_000.0;
 const KNOBS: [f64; 11] = [1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.0];
 /// The tiers of a run where nothing is said.
 const USUAL: [&str; 2] = ["lz4", "zstd:1"];
-/// Another tier is worth while if it saves this much more of the cost of all in DRAM.
+/// Least saving for which another tier is worth while, as a part of the cost of all in DRAM.
 const WORTH: f64 = 0.005;
-/// Runs of fewer windows than this are told that they are short.
+/// Windows of a run below which it is told that it is short.
 const SHORT: f64 = 4.0;
-/// From which ages on memory is called warm, and cold, seconds.
+/// Ages in s from which on memory is called warm, and cold.
 pub const WARM_S: f64 = 10.0;
 pub const COLD_S: f64 = 60.0;
 
-/// All that is told.
+/// All that `terrace plan` tells.
 #[derive(Serialize)]
 pub struct Plan {
     pub version: u32,
@@ -37,29 +37,29 @@ pub struct Plan {
     pub observed_s: f64,
     /// Time after which pages begin to leave, seconds.
     pub window_s: f64,
-    /// Parts of the data that nothing touched for so long.
+    /// Parts of the data that nothing touched, by time.
     pub idle: Vec<IdlePart>,
-    /// Parts of the data; `null` where that is not known.
+    /// Hot, warm and cold parts of the data; `null` where they are not known.
     pub hot: Option<f64>,
     pub warm: Option<f64>,
     pub cold: Option<f64>,
     pub compressed: Vec<Compressed>,
     pub prices_of: String,
-    /// Time of a fault besides decompression, µs: as other programs lost.
+    /// Time of a fault besides decompression, µs: what other programs lost.
     pub fault_us: f64,
-    /// `null` where it is not known.
+    /// Where the program is now; `null` where that is not known.
     pub here: Option<Point>,
     /// Savings against slowdown over the knob; empty where that cannot be told.
     pub curves: Vec<Curve>,
-    /// Conservative, moderate, aggressive.
+    /// Settings: conservative, moderate, aggressive.
     pub settings: Vec<SettingOf>,
-    /// With `--choose-tiers`: the best set of each size.
+    /// The best set of each size, with `--choose-tiers`.
     pub sets: Vec<Set>,
-    /// Why so many are enough.
+    /// Why this many tiers are enough.
     pub enough: Option<String>,
-    /// What of it would be lost at most for the sets, as a part of the time.
+    /// Part of the time that is lost at most with the sets.
     pub slowdown: f64,
-    /// Without starting the process again.
+    /// Command that attaches to the process, without starting it again.
     pub attach: Option<String>,
     /// What could not be told.
     pub untold: Vec<String>,
@@ -74,23 +74,23 @@ pub struct IdlePart {
 /// A place between cost and slowdown.
 #[derive(Clone, Debug, Serialize)]
 pub struct Point {
-    /// 1 is all speed, 0 all saving; `null` where no knob is in use.
+    /// The knob: 1 is all speed, 0 all saving; `null` where no knob is in use.
     pub alpha: Option<f64>,
-    /// All of the data in DRAM is 1.
+    /// Cost of the data: 1 is all of it in DRAM.
     pub cost: f64,
     /// The part of the program's time that it is expected to lose, from 0 to 1.
     pub slowdown: f64,
-    /// More may be lost than that.
+    /// Whether more may be lost than `slowdown`.
     pub at_least: bool,
     pub dram_bytes: u64,
     pub faults_per_s: f64,
-    /// `null` where nobody said what DRAM costs.
+    /// Cost in dollars; `null` where no price of DRAM was given.
     pub usd: Option<f64>,
 }
 
 #[derive(Serialize)]
 pub struct Curve {
-    /// As for `--tiers`.
+    /// The tiers, as for `--tiers`.
     pub tiers: String,
     pub points: Vec<Point>,
 }
@@ -100,7 +100,7 @@ pub struct SettingOf {
     pub name: &'static str,
     #[serde(flatten)]
     pub point: Point,
-    /// `null` where the program is not known.
+    /// Command with this setting; `null` where the program is not known.
     pub command: Option<String>,
 }
 
@@ -225,7 +225,8 @@ impl<'a> Chooser<'a> {
         }
     }
 
-    /// With a knob, on average over a run of which the length is known, or for ever.
+    /// Cost and slowdown with a knob, on average over a run of which the length is known, or for
+    /// ever.
     fn at_knob(&self, used: &[usize], alpha: f64) -> Point {
         let outlook = self.data().at_knob(&self.tiers, used, alpha);
         let outlook = match self.seen.run_s {
@@ -244,7 +245,7 @@ impl<'a> Chooser<'a> {
         }
     }
 
-    /// A set as for `--tiers`.
+    /// A set of tiers, as for `--tiers`.
     fn list(&self, used: &[usize]) -> String {
         used.iter().map(|tier| self.tiers[*tier].name.as_str()).collect::<Vec<_>>().join(",")
     }
@@ -322,7 +323,8 @@ impl<'a> Chooser<'a> {
         plan.attach = self.attach(plan);
     }
 
-    /// A process that runs takes one compressed tier and a limit.
+    /// Command that attaches to the process. A process that runs takes one compressed tier and a
+    /// limit.
     fn attach(&self, plan: &Plan) -> Option<String> {
         let (pid, best) = (plan.pid?, self.data().best_sets(&self.tiers, 1, plan.slowdown));
         let (used, outlook) = best.first()?;

@@ -1,9 +1,9 @@
 //! `terrace plan`: what could be saved of a program's memory and what that would cost, before
 //! anything of it is moved.
 //!
-//! 1. [`seen`]: what is known of the program, from a command (observed to its end), a process that
-//!    runs (observed for a while), a report, or a recording: how much is idle for how long, and how
-//!    its pages compress in each tier.
+//! 1. [`seen`]: what is known of the program: how much is idle for how long, and how its pages
+//!    compress in each tier. It comes from a command (observed to its end), a process that runs
+//!    (observed for a while), a report, or a recording.
 //! 2. [`terrace_policy::tiering::forecast`]: what tiers come to, by TierScape's equations and
 //!    *expected faults*, each at the whole time that the program waits for one.
 //! 3. [`choice`]: savings against slowdown over the knob and over sets of tiers, three settings,
@@ -69,7 +69,7 @@ fn look(arguments: &PlanArguments) -> Result<Seen> {
     of_file(of).with_context(|| of.display().to_string())
 }
 
-/// By what a file begins with.
+/// What a file tells of a program, by what the file begins with.
 fn of_file(path: &Path) -> Result<Seen> {
     const NAME: usize = 7;
     let mut magic = [0; 8];

@@ -23,7 +23,7 @@ const COMPRESSED_MOST: usize = 15;
 /// Said where no page was read.
 const UNKNOWN_COMPRESSION: &str =
     "how its pages compress is not known: none could be read, or it ended too soon";
-/// Times of which it is told how much of a recording was idle for so long, seconds.
+/// Times for which it is told how much of a recording was idle, s.
 const TIMES_S: [f64; 5] = [1.0, 2.0, 10.0, 60.0, 300.0];
 
 /// What a program's memory was like.
@@ -35,11 +35,11 @@ pub struct Seen {
     pub pid: Option<u32>,
     /// Data at most, bytes.
     pub data_bytes: u64,
-    /// For how long it was looked at.
+    /// How long it was looked at, s.
     pub observed_s: f64,
-    /// For how long it runs, seconds; `None` where no end of it is known.
+    /// How long it runs, s; `None` where no end of it is known.
     pub run_s: Option<f64>,
-    /// What was idle for how long; empty where nobody looked.
+    /// What was idle for how long; empty where that was not looked at.
     pub idle: Vec<forecast::Idle>,
     /// How pages compress; empty where no page was read.
     pub compressed: Vec<Compressed>,
@@ -52,11 +52,11 @@ pub struct Seen {
 /// Where a program is before anything is changed.
 #[derive(Clone, Debug)]
 pub struct Here {
-    /// What its data cost; all in DRAM is 1.
+    /// What the program's data cost; all in DRAM is 1.
     pub cost: f64,
-    /// The part of its time that it loses.
+    /// The part of the program's time that is lost.
     pub slowdown: f64,
-    /// More may be lost than that.
+    /// Whether more may be lost than `slowdown`.
     pub at_least: bool,
     /// DRAM for its data, if something of it was elsewhere.
     pub dram_bytes: Option<u64>,
@@ -84,7 +84,7 @@ struct Reported {
     tco: Option<Tco>,
 }
 
-/// From a report's text.
+/// What a report's text tells of a program.
 pub fn of_report(text: &str) -> Result<Seen> {
     let report: Reported =
         serde_json::from_str(text).context("it is no report of `terrace run --report FILE`")?;
@@ -235,24 +235,24 @@ fn managed(pid: u32) -> Option<(Here, u64)> {
     Some((here, told.peak_logical_bytes))
 }
 
-/// Counts without accesses of one unit of memory: how much of the time nothing touched it for so
-/// long.
+/// Times without accesses to one unit of memory: for how much of the time nothing touched it for
+/// each of [`TIMES_S`].
 #[derive(Default)]
 struct Gaps {
-    /// For each of [`TIMES_S`]: the time at which nothing touched it for so long from then on, and
-    /// all time that is known.
+    /// For each of [`TIMES_S`], in s: the time at which nothing touched the unit for that long from
+    /// then on, and all time that is known.
     sums: [(f64, f64); TIMES_S.len()],
 }
 
 impl Gaps {
-    /// Nothing touched something from one time to the next.
+    /// Adds a gap: nothing touched the unit for `seconds` seconds.
     fn add(&mut self, seconds: f64) {
         for ((idle, _), time) in self.sums.iter_mut().zip(TIMES_S) {
             *idle += (seconds - time).max(0.0);
         }
     }
 
-    /// Something was known of for so long.
+    /// Adds `seconds` seconds in which the unit was known.
     fn known(&mut self, seconds: f64) {
         for ((_, all), time) in self.sums.iter_mut().zip(TIMES_S) {
             *all += (seconds - time).max(0.0);
@@ -272,7 +272,7 @@ impl Gaps {
 /// What all recordings by a sampler cannot tell.
 const BY_SAMPLES: &str = "by samples: what no sample met for a while is taken for idle, and memory that none met at all is not in it, so more may be lost";
 
-/// From counts by region and time.
+/// What counts by region and time tell of a program.
 pub fn of_counts(path: &Path) -> Result<Seen> {
     let recording = Recording::read(path)?;
     let end_s = recording.windows.last().map_or(0.0, |last| last.end_ms as f64 / 1e3);
@@ -297,7 +297,7 @@ pub fn of_counts(path: &Path) -> Result<Seen> {
     Ok(of_samples(recording.header.command, data, region_bytes, end_s, &gaps, untold))
 }
 
-/// From accesses, one by one.
+/// What accesses, one by one, tell of a program.
 pub fn of_accesses(path: &Path) -> Result<Seen> {
     let reader = accesses::Reader::open(path)?;
     let header = &reader.header;

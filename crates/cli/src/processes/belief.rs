@@ -8,18 +8,17 @@
 use crate::doctor;
 use crate::processes::statistics::ProcessStats;
 
-/// A page that is out takes a word of 8 bytes, so no process has more data for each byte of its
-/// memory.
+/// Most data for each byte of a process's memory: a page that is out takes a word of 8 bytes.
 const DATA_MOST: u64 = 512;
-/// No budget is divided by more data than that for each byte of memory: what compresses better
-/// needs no share of its size.
+/// Most data for each byte of memory that a budget is divided by: what compresses better needs no
+/// share of its size.
 const DEMAND_MOST: u64 = 16;
-/// What /proc says is a little old, and counted for each CPU apart.
+/// Slack of what /proc says: it is a little old, and counted for each CPU apart.
 const SLACK_BYTES: u64 = 4 << 20;
 const SLACK_SHARE: u64 = 16;
 /// Most threads that a process is believed to have had if it was never seen.
 const THREADS_MOST: u64 = 1024;
-/// No process takes more memory in a second.
+/// Most memory that a process takes in a second, bytes.
 const GROWTH_PER_S: f64 = (2u64 << 30) as f64;
 
 /// Memory that tiers of a run may take outside its processes: of files, which can be in memory.
@@ -45,13 +44,13 @@ pub fn demand(bytes: u64) -> u64 {
 /// What the kernel said of one process.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bounds {
-    /// The most that it had, resident and swapped.
+    /// Most memory of the process, resident and swapped, bytes.
     pub bytes: u64,
     /// How long it lived.
     pub seconds: f64,
     /// Most of its threads at a time.
     pub threads: u64,
-    /// It told more than there was, when both were looked at.
+    /// Whether it told more than there was, when both were looked at.
     pub lied: bool,
     /// How long it may have lived after it was looked at last.
     pub unseen_s: f64,

@@ -8,12 +8,12 @@ use terrace_trace::counts::Mapping;
 
 /// Bytes of a region: what samples are counted by.
 pub const REGION_BYTES: u64 = terrace_os::REGION as u64;
-/// Processes whose mappings are kept.
+/// Most processes whose mappings are kept.
 const PROCESSES_MAX: usize = 64;
-/// Ranges whose names are kept; after so many, processes that come new have none.
+/// Most ranges whose names are kept; beyond that, processes that come new have none.
 const NAMES_MAX: usize = 1 << 16;
-/// An unknown address is no reason to read the mappings again before this time, nor before so many
-/// times what it took (there may be tens of thousands).
+/// Least time between two readings of the mappings for an unknown address. It is also at least a
+/// multiple of what one took, as there may be tens of thousands of mappings.
 const READ_EVERY: Duration = Duration::from_millis(20);
 const READ_SHARE: u32 = 100;
 
@@ -24,7 +24,7 @@ struct Mappings {
     again: Instant,
 }
 
-/// Those of all processes that were asked about.
+/// The data mappings of all processes that were asked about.
 #[derive(Default)]
 pub struct Data {
     processes: HashMap<u32, Mappings>,
@@ -33,7 +33,7 @@ pub struct Data {
 }
 
 impl Data {
-    /// One that can tell [`Data::names`].
+    /// A value that keeps names for [`Data::names`].
     pub fn with_names() -> Data {
         Data { names: Some(Names::default()), ..Data::default() }
     }
@@ -70,7 +70,7 @@ impl Data {
 struct Names(BTreeMap<(u32, u64), (u64, String)>);
 
 impl Names {
-    /// What `maps` says goes before what was known.
+    /// Notes the names that `maps` has: they go before what was known.
     fn note(&mut self, process: u32, maps: &str) {
         if self.0.len() >= NAMES_MAX
             && self.0.range((process, 0)..=(process, u64::MAX)).count() == 0
@@ -83,7 +83,7 @@ impl Names {
         }
     }
 
-    /// Nothing is known of that range any more.
+    /// Forgets what is known of that range.
     fn forget(&mut self, process: u32, range: &Range<u64>) {
         let before = self.0.range(..(process, range.end)).rev();
         let above: Vec<u64> = before
@@ -108,7 +108,7 @@ impl Mappings {
         after > 0 && self.ranges[after - 1].contains(&address)
     }
 
-    /// False if it is too early.
+    /// Reads the mappings of a process; false if it is too early.
     fn read(&mut self, process: u32, names: Option<&mut Names>) -> bool {
         let begun = Instant::now();
         if begun < self.again {

@@ -1,5 +1,5 @@
-//! Processes that have ended: their figures are taken out of the run's directory and kept here, so
-//! that a run of many processes does not fill the file system that the directory is on.
+//! Processes that have ended. Their figures are taken out of the run's directory and kept here. So
+//! a run of many processes does not fill the file system that the directory is on.
 
 use crate::processes::process::{self, cpu_time};
 use crate::processes::statistics::{self, PageFile, Pages, ProcessStats};
@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use terrace_os as sys;
 
-/// Time between looks, at first and while processes come; while none do it doubles up to the
-/// second; and the greatest share of it that a look may take of a CPU.
+/// Time between looks, at first and while processes come. While none come it doubles, up to the
+/// second value. A look takes at most one part in `POLL_SHARE` of a CPU.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 const QUIET_LOOK_EVERY: Duration = Duration::from_millis(500);
 const POLL_SHARE: u32 = 32;
-/// After so long nothing more is written into the page of a process that has ended, by the process
-/// in which its pages were moved.
+/// Time after a process's end from which on nothing more is written into its page, ns. Until then
+/// the process in which its pages were moved may write.
 const SILENT_NS: u64 = 2_000_000_000;
 /// Most ended processes with too little memory to be managed whose figures are kept.
 const IDLE_KEPT: usize = 1_000;
@@ -23,7 +23,7 @@ const IDLE_KEPT: usize = 1_000;
 struct Known {
     start_ticks: u64,
     started_ns: u64,
-    /// Its process's number means nothing here, or cannot be told from another's.
+    /// Whether its process's number means nothing here, or cannot be told from another's.
     foreign: bool,
 }
 

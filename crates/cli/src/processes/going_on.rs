@@ -1,9 +1,9 @@
 //! Which processes of a run go on after the program has ended: daemons, and what a shell left in
 //! the background.
 //!
-//! One goes on if its statistics page is mapped in it. A process that was just forked or executed
-//! another program may have no page yet: whether it will have one is told by its environment and
-//! its executable file.
+//! A process goes on if its statistics page is mapped in it. A process that was just forked or
+//! executed another program may have no page yet. Whether it will have one is told by its
+//! environment and its executable file.
 
 use crate::processes::process::{self, cpu_time};
 use crate::processes::statistics::{self, Image, PageFile};
@@ -19,18 +19,19 @@ use terrace_os as sys;
 /// Time between looks, and the greatest share of it that a look may take of a CPU.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 const POLL_SHARE: u32 = 64;
-/// What ends so soon after the program does not go on, it ends with it.
+/// A process that ends within this time after the program does not go on: it ends with it.
 const END_WITH_IT: Duration = Duration::from_millis(100);
-/// A page is made so soon, or never.
+/// A page is made within this time, or never.
 const COMES_WITHIN: Duration = Duration::from_secs(1);
-/// After so long without a word, a process whose number means nothing here is gone.
+/// After this time without a word, a process whose number means nothing here is gone, ns.
 const SILENT_NS: u64 = 2_000_000_000;
 
 /// The processes of one run that go on.
 pub struct GoingOn {
     run_dir: PathBuf,
     namespace: u64,
-    /// With these in its environment a process is of the run, and loads the library.
+    /// What a process of the run has in its environment: the run's variable, and the library that
+    /// it loads.
     variable: OsString,
     library: PathBuf,
     again: Instant,
@@ -39,7 +40,7 @@ pub struct GoingOn {
 
 struct Seen {
     managed: Vec<u32>,
-    /// There is one that has no page yet.
+    /// Whether there is a process that has no page yet.
     coming: bool,
 }
 
@@ -60,7 +61,7 @@ impl GoingOn {
         }
     }
 
-    /// The program has ended just now: the processes that go on, once that is clear.
+    /// The processes that go on after the program, which has just ended, once that is clear.
     pub fn settled(&self) -> Vec<u32> {
         let since = Instant::now();
         loop {
@@ -77,7 +78,7 @@ impl GoingOn {
         }
     }
 
-    /// Those that go on now.
+    /// The processes that go on now.
     pub fn managed(&self) -> Vec<u32> {
         self.see().managed
     }

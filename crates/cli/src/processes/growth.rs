@@ -3,15 +3,15 @@
 //! It is a share of the most data that there will be at a time, which is not known while a program
 //! grows. A share of what there is until then would squeeze whatever grows, for memory that it will
 //! soon have anyway. So while memory grows, and the machine and its memory groups have room, the
-//! share waits. Once growth has ended, the most that was seen is what it is a share of, and memory
-//! is brought down to it evenly over some seconds. No I/O, no clock: the same looks give the same
+//! share waits. Once growth has ended, it is a share of the most data that was seen. Memory is then
+//! brought down to it evenly over some seconds. No I/O, no clock: the same looks give the same
 //! limits.
 
 use std::collections::VecDeque;
 pub use terrace_policy::slowdown::Look;
 
-/// Memory grows while the data touched for the first time in so many seconds is more than this
-/// fraction of what there is.
+/// Memory grows while more than the fraction `GROWS` of what there is was touched for the first
+/// time within this time, s.
 const WINDOW_S: f64 = 2.0;
 const GROWS: f64 = 0.02;
 /// How long it takes to come down to a lower limit.
@@ -31,15 +31,15 @@ pub struct Room {
 }
 
 impl Room {
-    /// What may still be taken, if so much more is taken before the next look; 0 if that is too
-    /// much.
+    /// What may still be taken, if `growth` bytes more are taken before the next look; 0 if that is
+    /// too much.
     pub fn after(&self, growth: u64) -> u64 {
         let free = FREE_BYTES.max((self.total as f64 * FREE_SHARE) as u64);
         self.available.saturating_sub(growth).saturating_sub(free)
     }
 }
 
-/// The limit so many seconds after it began to come down from one size to another, evenly.
+/// The limit `since_s` seconds after it began to come down evenly from one size to another.
 pub fn coming_down(from: u64, to: u64, since_s: f64) -> u64 {
     let left = (1.0 - since_s / COME_DOWN_S).clamp(0.0, 1.0);
     to + (from.saturating_sub(to) as f64 * left) as u64
@@ -49,7 +49,7 @@ pub fn coming_down(from: u64, to: u64, since_s: f64) -> u64 {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum State {
     Waiting,
-    /// From so much, since then.
+    /// Coming down from this limit, in bytes, since this time, in s.
     ComingDown(u64, f64),
     Held,
 }
@@ -129,7 +129,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// Looks ten times a second at data of so many MiB, all of it in DRAM until the limit is lower;
+    /// Looks ten times a second at `data` MiB of data, all of it in DRAM until the limit is lower;
     /// gives the limits in MiB.
     fn run(data: impl Fn(f64) -> u64, seconds: u32, room: u64) -> Vec<u64> {
         let mut growth = Growth::new();

@@ -1,8 +1,8 @@
 //! What `--observe` tells of memory besides its size: how much of it nothing touched for how long,
 //! and how well it compresses.
 //!
-//! The kernel notes accesses in page table entries. `/proc/PID/clear_refs` takes these notes off,
-//! and `Referenced` of `/proc/PID/smaps` tells what was touched since then, by the hardware's
+//! The kernel notes accesses in page table entries. `/proc/PID/clear_refs` clears these notes.
+//! `Referenced` of `/proc/PID/smaps` tells what was touched since then, by the hardware's
 //! granularity (all of a huge page at once). Both need no privilege over processes of one's own.
 //! The program only pays for its translations being looked up again.
 
@@ -20,15 +20,15 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use terrace_tiers::{PAGE_BYTES, Page};
 
-/// The times, in seconds, of which it is told how much was not touched for so long. Each round of
-/// looks begins with clearing the notes; the first ends after the first of these times.
+/// Times for which it is told how much was not touched, s. Each round of looks begins with clearing
+/// the notes; the first ends after the first of these times.
 const TIMES_S: [u64; 4] = [2, 10, 60, 300];
 /// Processes with less anonymous memory are of no interest.
 pub const FROM_BYTES: u64 = 16 << 20;
 /// Time between looks, and the greatest share of it that a look may take of a CPU.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 const POLL_SHARE: u32 = 64;
-/// So many pages are read in a round to see how they compress, and in a process at most.
+/// Pages that are read in a round to see how they compress, and the most of a process.
 const PAGES_A_ROUND: usize = 64;
 const PAGES_MAX: usize = 4096;
 
@@ -57,7 +57,7 @@ pub struct NotTouched {
 }
 
 impl NotTouched {
-    /// From 0 to 1.
+    /// Share of the memory that was not touched, from 0 to 1.
     pub fn fraction(&self) -> f64 {
         if self.of_bytes == 0 { 0.0 } else { self.mean_bytes as f64 / self.of_bytes as f64 }
     }
@@ -125,7 +125,7 @@ impl IdleWatch {
         POLL_INTERVAL.max((cpu_time() - begun) * POLL_SHARE)
     }
 
-    /// Looks at one process, if it is time for that: of an image that started then.
+    /// Looks at a process whose image started at `started_ns`, if it is time for that.
     pub fn look_at(&mut self, pid: u32, started_ns: u64) {
         let tiers = &self.tiers;
         let known = self.processes.entry((pid, started_ns));
@@ -217,8 +217,8 @@ fn anonymous_mappings(smaps: &str) -> Vec<Mapping> {
     all.into_iter().filter(is_anonymous).map(|(mapping, _)| mapping).collect()
 }
 
-/// At most so many pages of a process's anonymous memory, chosen at random; none where it may not
-/// be read.
+/// At most `most` pages of a process's anonymous memory, chosen at random; none where it may not be
+/// read.
 pub fn sample_of(pid: u32, most: usize) -> Vec<Page> {
     let smaps = fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap_or_default();
     sample(pid, &anonymous_mappings(&smaps), most, &mut SmallRng::seed_from_u64(1))

@@ -1,9 +1,11 @@
-//! What the kernel says of a run's memory: how much there is that Terrace does not manage, of which
-//! kind, and how much there was after Terrace ended in a process that went on.
+//! What the kernel says of a run's memory, looked at from outside, a few times a second:
 //!
-//! Looked at from outside, a few times a second: also of processes that never had anything to
-//! manage, in which nothing runs that could tell. By kind memory is known from /proc/PID/smaps,
-//! which takes a look at every page, so that is read only as memory grows.
+//! - how much there is that Terrace does not manage, and of which kind;
+//! - how much there was after Terrace ended in a process that went on.
+//!
+//! Processes that never had anything to manage are looked at too: nothing runs in them that could
+//! tell. Memory by kind is known from /proc/PID/smaps. That takes a look at every page, so it is
+//! read only as memory grows.
 
 use crate::processes::belief::{self, Bounds};
 use crate::processes::process::{self, cpu_time, kib_of};
@@ -25,18 +27,19 @@ use terrace_os as sys;
 /// Time between looks, and the greatest share of it that a look may take of a CPU.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 const POLL_SHARE: u32 = 64;
-/// Greatest share of a CPU that looks by kind may take: one part in so many. Such looks are few.
+/// Greatest share of a CPU that looks by kind may take: one part in this many. Such looks are few.
 const BY_KIND_SHARE: u32 = 8;
-/// Until the program is there.
+/// Time between looks until the program is there.
 const FIRST_LOOKS_EVERY: Duration = Duration::from_millis(50);
-/// Memory that seems unmanaged is looked at by kind from so much on, and again when it has grown by
-/// a quarter, or has come to rest; in a process of more than the most that takes too long.
+/// Unmanaged memory from which on it is looked at by kind, bytes; and again when it has grown by a
+/// quarter, or has come to rest. From the second size of a process's anonymous memory on, a look
+/// takes too long.
 const BY_KIND_FROM: u64 = 16 << 20;
 const BY_KIND_MOST: u64 = 4 << 30;
-/// Less of a kind is not worth a word.
+/// Least memory of a kind that is worth a word, bytes.
 const WORTH_TELLING: u64 = 4 << 20;
 
-/// A process that has no page after so long has none.
+/// A process that has no page after this time has none.
 const APART_AFTER: Duration = Duration::from_secs(1);
 /// Most processes without a statistics page that are reported although they are gone.
 const APART_KEPT: usize = 100;
@@ -157,13 +160,13 @@ pub struct Afterwards {
 /// What was seen of one program image of one process, at the end of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Known {
-    /// The process.
+    /// The process's id.
     pub pid: u32,
     /// When the image was started.
     pub started_ns: u64,
     /// What Terrace does not manage of it.
     pub other: OtherMemory,
-    /// Since Terrace ended in it.
+    /// Memory since Terrace ended in it.
     pub afterwards: Option<Afterwards>,
     /// The memory that it held, managed and other, evicted or not, summed up over time:
     /// byte-seconds.
@@ -183,8 +186,7 @@ pub struct Apart {
     /// The most anonymous memory that it was seen with.
     pub peak_anonymous_bytes: u64,
     /// Whether Terrace is in it. Where it is not, it was started without the library, though that
-    /// could be loaded: somebody replaced or cleared LD_PRELOAD, or a program out of reach started
-    /// it.
+    /// could be loaded: LD_PRELOAD was replaced or cleared, or a program out of reach started it.
     #[serde(skip)]
     pub has_library: bool,
 }
@@ -193,13 +195,13 @@ pub struct Apart {
 #[derive(Debug)]
 struct Descendant {
     file: String,
-    /// Since when it seems to have no page; `None` if it has one, or needs none.
+    /// Time since which it seems to have no page; `None` if it has one, or needs none.
     apart_since: Option<Instant>,
-    /// Its anonymous memory; of what it shares with others its part.
+    /// Anonymous memory of the process, bytes; of pages that it shares, its part.
     own_bytes: u64,
-    /// Its shared memory, with all that others map.
+    /// Shared memory of the process, bytes, with all that other processes map.
     shared_bytes: u64,
-    /// Once it was counted.
+    /// What is reported of it, once it was counted.
     told: Option<Apart>,
 }
 
@@ -222,11 +224,11 @@ struct Seen {
     /// Shared memory in its page table at the last look: all mappings of a page count.
     shared_bytes: u64,
     other: OtherMemory,
-    /// How much there was when it was last looked at by kind.
+    /// Unmanaged memory when it was last looked at by kind, bytes.
     by_kind_bytes: u64,
-    /// How much there was at the last look.
+    /// Unmanaged memory at the last look, bytes.
     unmanaged_bytes: u64,
-    /// Since Terrace ended in it.
+    /// Memory since Terrace ended in it.
     afterwards: Option<Afterwards>,
     byte_seconds: f64,
     looked: Option<Instant>,
@@ -239,15 +241,15 @@ pub struct Outside {
     seen: HashMap<String, Seen>,
     /// When the run began.
     begun_ns: u64,
-    /// All processes of the run have a page (or should have).
+    /// Whether all processes of the run have a page (or should have).
     all_have_pages: bool,
-    /// What its tiers may take outside its processes.
+    /// What the run's tiers may take outside its processes, bytes.
     elsewhere: u64,
     shared: Shared,
     /// How static data and the break can be told from what is managed of them.
     managed: Managed,
     descendants: HashMap<u32, Descendant>,
-    /// Those that had none and are gone.
+    /// Processes that had no page and are gone.
     apart: Vec<Apart>,
 }
 
@@ -344,7 +346,8 @@ impl Outside {
         all
     }
 
-    /// How many of them with Terrace there are now, and their part of the memory that they have.
+    /// How many processes without a page have Terrace now, and their part of the memory that they
+    /// have.
     pub fn apart_now(&self) -> (usize, u64) {
         let has_library = |told: &Apart| told.has_library;
         let there = self
@@ -354,8 +357,8 @@ impl Outside {
         there.fold((0, 0), |(count, bytes), descendant| (count + 1, bytes + descendant.own_bytes))
     }
 
-    /// Among all descendants, those that have the library and no page. Of others a second look is
-    /// needed only once they executed something.
+    /// Looks among all descendants for those that have the library and no page. Other descendants
+    /// need a second look only once they executed something.
     fn look_for_those_apart(&mut self) {
         let there = process::descendants();
         let now = Instant::now();
@@ -454,7 +457,7 @@ impl Shared {
         cpu_time() - begun
     }
 
-    /// What is shared with processes outside of the run counts in part.
+    /// Shared memory of the run, bytes; what is shared with processes outside of it counts in part.
     fn bytes(&self) -> u64 {
         match self.counted_bytes {
             0 => self.mapped_bytes,
@@ -469,24 +472,24 @@ impl Shared {
 enum Managed {
     /// What is advised against huge pages, or registered with a userfaultfd.
     Marked,
-    /// All of it, as far as is known.
+    /// All of it is managed, as far as is known.
     All,
-    /// Nothing: Terrace does not manage this process, or no longer.
+    /// Nothing of it is managed: Terrace does not manage this process, or no longer.
     None,
 }
 
 /// Whether a process has a page, and why it has none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Found {
-    /// It has one.
+    /// The process has a page.
     HasPage,
-    /// It made none so far, though the library is in it.
+    /// The process made no page so far, though the library is in it.
     HasLibrary,
     /// The library is not in it, and could be loaded.
     StartedWithout,
 }
 
-/// `None` where it needs no page, and where that cannot be known.
+/// Whether a process has a page; `None` where it needs none, and where that cannot be known.
 fn pages_of(pid: u32, run_dir: &Path) -> Option<Found> {
     let maps = std::fs::read(format!("/proc/{pid}/maps")).ok().filter(|maps| !maps.is_empty())?;
     let directory = run_dir.as_os_str().as_encoded_bytes();
@@ -500,7 +503,7 @@ fn pages_of(pid: u32, run_dir: &Path) -> Option<Found> {
 }
 
 impl Seen {
-    /// Returns what looking by kind took.
+    /// Looks at the page's process. Returns what looking by kind took.
     fn look(&mut self, file: &PageFile, elsewhere: u64, managed_by: Managed) -> Duration {
         // One that is being made is read at the next look.
         let Some(image) = statistics::read_image(file) else { return Duration::ZERO };
@@ -545,7 +548,8 @@ impl Seen {
         cpu_time() - begun
     }
 
-    /// At its start it held nothing, and between two looks it changed steadily.
+    /// Adds what it held since the last look. At its start it held nothing, and between two looks
+    /// it changed steadily.
     fn add_held(&mut self, bytes: u64, now_ns: u64) {
         let since_ns = if self.held_ns == 0 { self.started_ns } else { self.held_ns };
         let seconds = now_ns.saturating_sub(since_ns) as f64 / 1e9;
@@ -570,7 +574,7 @@ impl Seen {
     }
 }
 
-/// One mapping, as far as smaps has told of it.
+/// A mapping, as far as smaps has told of it.
 #[derive(Default)]
 struct Mapping {
     start: usize,

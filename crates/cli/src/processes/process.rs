@@ -14,8 +14,8 @@ pub fn cpu_time() -> Duration {
 pub struct Stat {
     /// When it started, in clock ticks: with the process id, the same process for certain.
     pub start_ticks: u64,
-    /// It ended, and its parent has not waited for it yet. (The first thread alone may have ended:
-    /// then others are there.)
+    /// Whether it has ended, and its parent has not waited for it yet. (The first thread alone may
+    /// have ended: then others are there.)
     pub ended: bool,
 }
 
@@ -87,7 +87,7 @@ pub struct Resident {
     pub shared_bytes: u64,
     /// Private memory in the kernel's swap: not resident.
     pub swapped_bytes: u64,
-    /// All that is resident, at the most.
+    /// The most that was resident at a time.
     pub peak_bytes: u64,
     /// Threads.
     pub threads: u64,

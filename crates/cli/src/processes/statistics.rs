@@ -1,8 +1,8 @@
 //! What each process left in the run directory: statistics pages, read into plain numbers.
 //!
-//! The files are written by the program's own processes, so nothing in them is believed unseen: a
-//! file of another name is not a page, and one of another size or magic, or with something in it
-//! that no Terrace writes, is a damaged one, of which nothing is shown but that.
+//! The files are written by the program's own processes, so nothing in them is believed unseen. A
+//! file of another name is not a page. One of another size or magic, or with something in it that
+//! no Terrace writes, is damaged. Nothing is shown of a damaged page but that.
 
 use crate::processes::process::{self, Stat};
 use schemars::JsonSchema;
@@ -68,7 +68,7 @@ pub struct FaultSteps {
     pub claim: StepTimes,
     /// Decompressing it.
     pub decompress: StepTimes,
-    /// Putting the page in place, which wakes who waits for it.
+    /// Putting the page in place, which wakes the threads that wait for it.
     pub copy: StepTimes,
     /// What comes after that.
     pub after: StepTimes,
@@ -100,10 +100,11 @@ pub struct Steps {
     pub eviction: EvictionSteps,
 }
 
-/// A process that measures writes ten times a second; after so long its figures are old.
+/// A process that measures writes ten times a second; after this time without a write its figures
+/// are old, ns.
 pub const SILENT_NS: u64 = 5_000_000_000;
 
-/// One statistics page: one program image in one process.
+/// A statistics page: one program image in one process.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ProcessStats {
     pub pid: u32,
@@ -114,7 +115,7 @@ pub struct ProcessStats {
     pub updated_ns: u64,
     /// When Terrace ended in the process, which went on; `None` if it did not.
     pub measured_until_ns: Option<u64>,
-    /// `None` without a budget.
+    /// Budget in bytes; `None` without one.
     pub budget_bytes: Option<u64>,
     pub budget_met: bool,
     pub floor_bytes: u64,
@@ -133,9 +134,9 @@ pub struct ProcessStats {
     pub counts: Counted,
     /// How long the last minute was, which is less where there was less, ns.
     pub last_minute_ns: u64,
-    /// Time that was lost in it, ns.
+    /// Time that was lost in the last minute, ns.
     pub last_minute_lost_ns: u64,
-    /// `None` without anything traced.
+    /// Times of the steps; `None` without anything traced.
     pub steps: Option<Steps>,
     pub tiers: Vec<Tier>,
 }
@@ -255,7 +256,7 @@ pub fn read_unreached(run_dir: &Path) -> Vec<Unreached> {
     all
 }
 
-/// One page; `None` if it cannot be used.
+/// Reads a page; `None` if it cannot be used.
 pub fn read_one(file: &PageFile) -> Option<ProcessStats> {
     read_page(&file.path, file.pid, figures_of).ok()
 }
@@ -277,7 +278,7 @@ pub struct Image {
     pub started_ns: u64,
     pub updated_ns: u64,
     pub state: stats::State,
-    /// See [`Figures::measured_until_ns`].
+    /// Whether Terrace ended in the process, which went on: [`ProcessStats::measured_until_ns`].
     pub ended_early: bool,
     pub forked: bool,
     pub at_floor: bool,
@@ -287,7 +288,7 @@ pub struct Image {
     pub peak_physical_bytes: u64,
     pub peak_logical_bytes: u64,
     pub peak_overhead_bytes: u64,
-    /// See [`Counted::lost_ns`].
+    /// Time that was lost to waits for memory, ns: [`Counted::lost_ns`].
     pub lost_ns: u64,
     /// Faults that a thread of its Terrace served: not the kernel's own in its swap, nor pages
     /// that the program asked for or that came ahead of a stream.
@@ -295,14 +296,15 @@ pub struct Image {
 }
 
 impl Image {
-    /// The process that it is of, if there is one with its number that began at its time. A process
-    /// that cannot know when it began is taken at its number.
+    /// The page's process, if there is one with its number that began at its time. A process that
+    /// cannot know when it began is taken at its number.
     pub fn process(&self) -> Option<Stat> {
         process::stat(self.pid)
             .filter(|stat| self.start_ticks == 0 || stat.start_ticks == self.start_ticks)
     }
 
-    /// Whether it is there; one whose number means nothing here, as far as it speaks.
+    /// Whether the page's process lives. One whose number means nothing here lives as long as it
+    /// speaks.
     pub fn lives(&self) -> bool {
         if self.pid_namespace != sys::pid_namespace() {
             return sys::now_ns().saturating_sub(self.updated_ns) < SILENT_NS;
@@ -327,7 +329,7 @@ pub fn read_now(file: &PageFile) -> Option<(Image, ProcessStats)> {
 }
 
 fn image_of(page: &StatsPage) -> Image {
-    // No machine has so much memory; sums of such numbers do not overflow.
+    // No machine has as much memory; sums of such numbers do not overflow.
     let bytes = |field: &AtomicU64| field.load(Relaxed).min(1 << 50);
     Image {
         pid: page.pid.load(Relaxed),
@@ -366,9 +368,9 @@ pub fn tier_names(file: &PageFile) -> Option<Vec<String>> {
     read_page(&file.path, file.pid, names).ok()
 }
 
-/// Tells a process what it may have, made from what `peak_logical_bytes` it had. A write of so few
-/// bytes is seen whole or, at worst, for one tick of the process's mover in parts, which is a wrong
-/// budget for some milliseconds.
+/// Tells a process what it may have, made from the `peak_logical_bytes` that it had. A write of
+/// these few bytes is seen whole or, at worst, for one tick of the process's mover in parts. That
+/// is a wrong budget for some milliseconds.
 pub fn write_share(file: &Path, share_bytes: u64, for_bytes: u64) -> io::Result<()> {
     const OFFSET: usize = std::mem::offset_of!(StatsPage, share_bytes);
     const { assert!(std::mem::offset_of!(StatsPage, share_for_bytes) == OFFSET + 8) };
@@ -417,7 +419,7 @@ impl SampleFile {
     const SLOTS: u64 =
         (std::mem::offset_of!(StatsFile, samples) + std::mem::offset_of!(SampleRing, slots)) as u64;
 
-    /// After so long without a word it is not believed what a process thinks.
+    /// After this time without a word it is not believed how much sampling a process wants, ns.
     const SILENT_NS: u64 = 2_000_000_000;
 
     /// Opens a page for samples; `None` if it is not one.
@@ -441,8 +443,8 @@ impl SampleFile {
         Some(percent.min(1_000) as f64 / 100.0).filter(|wanted| speaks && *wanted > 0.0)
     }
 
-    /// Has the process's threads interrupted each time that they have run for so long; 0: not any
-    /// more. That has to be said again within [`SampleFile::SILENT_NS`].
+    /// Has the process's threads interrupted each time that they have run for `period_ns`; 0 ends
+    /// that. It has to be said again within [`SampleFile::SILENT_NS`].
     pub fn set_period(&self, period_ns: u64) -> io::Result<()> {
         let until_ns = terrace_os::now_ns() + Self::SILENT_NS;
         self.file.write_all_at(&until_ns.to_ne_bytes(), Self::UNTIL)?;
@@ -524,8 +526,8 @@ impl MoveFile {
         Some(MoveFile { file: open_whole(page, false)?, ring })
     }
 
-    /// Takes out what moved since. Returns how many moves were lost, such as no Terrace lists among
-    /// them.
+    /// Takes out what moved since. Returns how many moves were lost, with those that no Terrace
+    /// lists.
     pub fn take(&mut self, mut each: impl FnMut(Moved)) -> u64 {
         let mut nonsense = 0;
         let lost = self.ring.take(&self.file, |words| match Moved::from_words(words) {
@@ -550,7 +552,8 @@ impl WindowFile {
         Some(WindowFile { file: open_whole(page, false)?, ring })
     }
 
-    /// Takes out the rows that are new. Returns how many were lost, with such as no Terrace writes.
+    /// Takes out the rows that are new. Returns how many were lost, with those that no Terrace
+    /// writes.
     pub fn take(&mut self, mut each: impl FnMut(Row)) -> u64 {
         let mut nonsense = 0;
         let lost = self.ring.take(&self.file, |words| match Row::from_words(words) {
@@ -567,7 +570,7 @@ fn number(file: &File, offset: u64) -> Option<u64> {
     Some(u64::from_ne_bytes(bytes))
 }
 
-/// Opens a page and what is behind it. What is shorter is not one of ours, or not one yet: writing
+/// Opens a page and what is behind it. A shorter file is not one of ours, or not one yet: writing
 /// would make it longer.
 fn open_whole(page: &PageFile, write: bool) -> Option<File> {
     let file = open_page(&page.path, write).ok()?;
@@ -592,11 +595,11 @@ pub struct PageFile {
     pub path: PathBuf,
     /// The process, by the file's name.
     pub pid: u32,
-    /// When the page was made, likewise.
+    /// When the page was made, by the file's name.
     pub started_ns: u64,
 }
 
-/// Those files.
+/// The files in a run directory that may be pages.
 pub fn page_files(run_dir: &Path) -> impl Iterator<Item = PageFile> + use<> {
     let entries = fs::read_dir(run_dir).into_iter().flatten().flatten();
     entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file())).filter_map(|entry| {

@@ -27,16 +27,17 @@ const POLL_SHARE: u32 = 32;
 const QUIET_LOOK_EVERY: Duration = Duration::from_millis(500);
 /// The directory's time of change is that of a clock that ticks this often at least.
 const CLOCK_TICK: Duration = Duration::from_millis(20);
-/// Until the program is there.
+/// Time between looks until the program is there.
 const FIRST_LOOKS_EVERY: Duration = Duration::from_millis(10);
-/// After so long without a word, a process may be executing something that Terrace is not in.
+/// After this time without a word, a process may be executing something that Terrace is not in, ns.
 const SILENT_NS: u64 = 2_000_000_000;
-/// How often shared pages are counted again where there are any, and at most what share of the
-/// time: if processes came or went, or not.
+/// Least time between counts of shared pages while no process comes or goes. Counting takes at most
+/// one part in `SHARING_SHARE_CHANGED` of the time when one did, else one in `SHARING_SHARE`.
 const SHARING_EVERY: Duration = Duration::from_millis(200);
 const SHARING_SHARE_CHANGED: u32 = 8;
 const SHARING_SHARE: u32 = 32;
-/// A floor that a process came to is believed for a while: each look after that, so much of it.
+/// Factor by which a floor that a process came to fades with each look after that: it is believed
+/// for a while.
 const FLOOR_FADES: f64 = 0.95;
 
 /// What limits the memory of a run.
@@ -60,9 +61,9 @@ impl Limits {
 pub struct Tree {
     run_dir: PathBuf,
     limits: Limits,
-    /// It began with a limit, which may be lifted and set again.
+    /// Whether it began with a limit, which may be lifted and set again.
     limited: bool,
-    /// The limits were changed; and from how much memory comes down to them, since when.
+    /// Whether the limits were changed; and from how much memory comes down to them, since when.
     changed: bool,
     comes_down: Option<(u64, Instant)>,
     /// What the tiers may take outside the processes.
@@ -72,7 +73,8 @@ pub struct Tree {
     members: HashMap<String, Member>,
     touched_max: u64,
     growth: Growth,
-    /// With `--slowdown`; and how much time was lost to waits for memory, in seconds.
+    /// The model of `--slowdown`, if there is one; and how much time was lost to waits for memory,
+    /// s.
     slowdown: Option<Slowdown>,
     lost_s: f64,
     kept: BudgetStatus,
@@ -95,14 +97,14 @@ pub struct Tree {
     sharing_cost: Duration,
 }
 
-/// One page: one program image of one process.
+/// A page: one program image of one process.
 #[derive(Debug)]
 struct Member {
     file: PageFile,
-    /// It will never speak again.
+    /// Whether it will never speak again.
     gone: bool,
     image: Image,
-    /// It was there under its number, at some look; and at the last.
+    /// Whether it was there under its number at some look; and at the last.
     seen: bool,
     same: bool,
     /// How much of its memory is its own, where others share it; `None` until that was counted.
@@ -124,8 +126,8 @@ impl Member {
         self.own.unwrap_or(if self.image.forked { 0.0 } else { 1.0 })
     }
 
-    /// What the process says of its memory is over where Terrace has ended in it: from then on it
-    /// is what the kernel says.
+    /// Takes the process's memory from the kernel once Terrace has ended in it: what the process
+    /// says of it is over then.
     fn see_from_outside(&mut self) {
         let image = &mut self.image;
         let bytes = if image.ended_early { process::anonymous_bytes(image.pid) } else { 0 };
@@ -136,8 +138,8 @@ impl Member {
         }
     }
 
-    /// What it says of its memory is believed as far as /proc bears it out (see [`belief`]). How
-    /// much data it has had is told back to it as it is.
+    /// Believes what it says of its memory as far as /proc bears it out (see [`belief`]). How much
+    /// data it has had is told back to it as it is.
     fn believe(&mut self, elsewhere: u64) {
         let image = &mut self.image;
         self.told_logical = image.peak_logical_bytes;
@@ -180,18 +182,18 @@ pub struct Together {
     pub peak_logical_bytes: u64,
     /// How long a share was not held to, because memory grew: see [`Growth`].
     pub growing_s: f64,
-    /// Whether it was kept: exceeded by more than 2 % for at most 1 % of the time.
+    /// Whether the budget was kept: exceeded by more than 2 % for at most 1 % of the time.
     pub budget_met: bool,
-    /// The share of the time in which it was not exceeded by more than 2 %.
+    /// The share of the time in which the budget was not exceeded by more than 2 %.
     pub kept_fraction: f64,
-    /// Where it was not kept, what there was on average while nothing more could be evicted;
-    /// otherwise 0.
+    /// Where the budget was not kept, what there was on average while nothing more could be
+    /// evicted; otherwise 0.
     pub floor_bytes: u64,
-    /// How long that was.
+    /// Time at the floor, s.
     pub floor_s: f64,
-    /// Time above it.
+    /// Time above the budget, s.
     pub over_budget_s: f64,
-    /// By more than 2 %.
+    /// Time above the budget by more than 2 %, s.
     pub far_over_budget_s: f64,
     /// Average data.
     pub mean_logical_bytes: u64,
@@ -240,7 +242,8 @@ impl Tree {
         self.limits
     }
 
-    /// Other limits hold from the next look on. Memory comes down to lower ones over some seconds.
+    /// Sets other limits, which hold from the next look on. Memory comes down to lower ones over
+    /// some seconds.
     pub fn set(&mut self, limits: Limits) {
         self.slowdown = match (limits.slowdown, self.slowdown.take()) {
             (Some(target), Some(mut slowdown)) => {
@@ -255,8 +258,8 @@ impl Tree {
         self.quiet_until = Instant::now();
     }
 
-    /// So many processes have no page and so much memory: it is counted, and nothing can be
-    /// assigned to them.
+    /// Notes how many processes have no page, and their memory in bytes. It is counted, and nothing
+    /// can be assigned to them.
     pub fn set_apart(&mut self, apart: (usize, u64)) {
         self.apart = apart;
     }
@@ -286,7 +289,7 @@ impl Tree {
         POLL_INTERVAL.max((cpu_time() - begun).saturating_sub(counting) * POLL_SHARE)
     }
 
-    /// Longer each time while nothing changes.
+    /// Puts off the next look, longer each time while nothing changes.
     fn rest(&mut self, now: Instant, came: bool, room: u64) {
         let bytes = self
             .members
@@ -423,7 +426,7 @@ impl Tree {
         self.sharing_cost
     }
 
-    /// Returns the least room that is left, to one of them or to all.
+    /// Assigns what each may have. Returns the least room that is left, to one of them or to all.
     fn assign(&mut self, now: Instant) -> u64 {
         let dram = self.limits.dram;
         let mut members: Vec<&mut Member> = self
@@ -605,7 +608,7 @@ mod tests {
         }
     }
 
-    /// Puts down a page of a process that is there, which says that it has so much.
+    /// Puts down a page of a process that is there, with this much data and memory.
     fn put(directory: &Path, pid: u32, logical: u64, physical: u64) -> PathBuf {
         let ticks = process::stat(pid).expect("it lives").start_ticks;
         let mut page = page_of(pid, sys::now_ns(), ticks, sys::pid_namespace());

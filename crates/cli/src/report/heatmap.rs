@@ -32,7 +32,7 @@ const SVG_BYTES: usize = 100_000;
 const SVG_ROWS: usize = 160;
 /// Regions this far apart are in rows of their own.
 const FAR_BYTES: u64 = 1 << 30;
-/// From least to most.
+/// Shades of a cell, from least to most.
 const SHADES: [char; 6] = [' ', '·', '░', '▒', '▓', '█'];
 
 /// Counts by row of addresses and column of time.
@@ -120,7 +120,7 @@ fn grid(recording: &Recording, rows_max: usize, columns: usize) -> Grid {
     Grid { rows, cells, most }
 }
 
-/// 0 to 1, by logarithm: half as many samples are a shade less.
+/// Heat of a cell from 0 to 1, by logarithm: half as many samples are a shade less.
 fn heat(count: f64, most: f64) -> f64 {
     if count <= 0.0 { 0.0 } else { (1.0 + (count / most).log2() / 8.0).clamp(0.1, 1.0) }
 }
@@ -142,7 +142,7 @@ pub fn run(arguments: &HeatmapArguments) -> Result<u8> {
     Ok(status)
 }
 
-/// As many cells as the terminal has room for beside so many others.
+/// Cells of a line: as many as the terminal has room for beside `labels` columns.
 pub fn columns(labels: usize) -> usize {
     let (least, most) = COLUMNS_OF_TERMINALS;
     let fitting = |width: usize| width.saturating_sub(labels).clamp(least, most);
@@ -230,7 +230,7 @@ const RIGHT: usize = 250;
 const RIGHT_WITHOUT_NAMES: usize = 40;
 const TOP: usize = 60;
 const BOTTOM: usize = 90;
-/// Between two labels, pixels.
+/// Space between two labels, pixels.
 const BETWEEN_LABELS: usize = 14;
 /// Letters of a mapping's name in a label, and names in one.
 const NAME_LETTERS: usize = 26;
@@ -446,7 +446,7 @@ fn times(out: &mut String, seconds: f64, y: usize, width: usize) {
     }
 }
 
-/// What the shades mean: samples in a cell, which is so large.
+/// What the shades mean: samples in a cell, whose size is `cell`.
 fn scale(out: &mut String, most: f64, cell: &str, y: usize) {
     const BOX: usize = 60;
     text(out, LEFT + LEVELS * BOX + 12, y + 11, "start", cell);

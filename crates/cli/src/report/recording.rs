@@ -44,7 +44,8 @@ pub fn status(file: &Path, why: Option<&str>, what_comes_before_is: &str) -> u8 
     WRONG_CONTENTS
 }
 
-/// Its first bytes; zeros where it is shorter. Its version is left to who reads it.
+/// First bytes of a file; zeros where it is shorter. The version in them is left to the reader of
+/// that format.
 fn magic(path: &Path) -> Result<[u8; 8]> {
     let mut magic = [0; 8];
     let read = File::open(path)?.take(8).read(&mut magic)?;
@@ -111,7 +112,7 @@ fn of_counts(path: &Path) -> Result<(Vec<String>, Value)> {
     Ok((lines, found))
 }
 
-/// Which accesses there are: `every miss of a modelled cache of 4.0M (16 lines a set)`.
+/// The accesses of a recording in words: `every miss of a modelled cache of 4.0M (16 lines a set)`.
 fn which(cache: Option<CacheModel>, period: u64, source: &str) -> String {
     let of = |one: &str, many: &str| {
         if period == 1 {
@@ -132,7 +133,7 @@ fn which(cache: Option<CacheModel>, period: u64, source: &str) -> String {
     }
 }
 
-/// How long: accesses, or seconds.
+/// Length of a recording in words: accesses, or seconds.
 fn length(clock: Clock, end: u64) -> String {
     match clock {
         Clock::Accesses => format!("{} accesses", count(end)),

@@ -342,7 +342,7 @@ mod tests {
         }
     }
 
-    /// Whatever is inlined elsewhere.
+    /// A function that is never inlined, whatever is inlined elsewhere.
     #[inline(never)]
     fn a_function_that_is_named() -> usize {
         std::env::args().count()

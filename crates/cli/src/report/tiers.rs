@@ -195,7 +195,7 @@ fn grid(
     placed.regions.iter().map(row).collect()
 }
 
-/// At most so many rows: neighbours share one, in which the tier of most of them stands.
+/// At most `most` rows: neighbours share one, in which the tier of most of them stands.
 fn picked(rows: &[Vec<Option<u8>>], most: usize) -> Vec<Vec<Option<u8>>> {
     let together = rows.len().div_ceil(most).max(1);
     let one = |rows: &[Vec<Option<u8>>]| {

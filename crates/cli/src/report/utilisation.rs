@@ -1,5 +1,5 @@
 //! `terrace report utilisation`: how much of the bytes of hot pages is hot, over all and by
-//! allocation site, and what it would save if hot objects lay side by side.
+//! allocation site. It also tells what would be saved if hot objects lay side by side.
 //!
 //! An object is hot in a window of time if it was accessed in it; of one that is larger than a
 //! page, the pages that were. Utilisation is hot bytes ÷ bytes of the pages that hold some (OBASE,
@@ -35,7 +35,7 @@ const WIDTH: f64 = 720.0;
 const HEIGHT: f64 = 240.0;
 const LEFT: f64 = 90.0;
 const TOP: f64 = 40.0;
-/// Its colours, by the reader's own choice of light or dark.
+/// Colours of the picture, by the reader's own choice of light or dark.
 const STYLE: &str = "<style>svg{background:#fff}text{fill:#1c2024}.pages{fill:#bcd}.hot{fill:#246}\
     @media(prefers-color-scheme:dark){svg{background:#15181b}text{fill:#e4e7ea}.pages{fill:#456}\
     .hot{fill:#9cf}}</style>";
@@ -102,7 +102,7 @@ impl Range {
 struct Page {
     /// Hot bytes, each once.
     hot: u64,
-    /// Where the last of them ends.
+    /// End of the last of the hot bytes.
     end: u64,
     accesses: f64,
     /// Bytes of hot objects by context, also of some that had the same address one after another.
@@ -225,7 +225,7 @@ struct Windows {
 }
 
 impl Windows {
-    /// The clock is at `now`: ends the window that is over by then.
+    /// Ends the window that is over when the clock is at `now`.
     fn pass(&mut self, now: u64, live: u64, window: &mut Window, found: &mut [Found; PAGES.len()]) {
         let Some(end) = self.ends.filter(|end| now >= *end) else { return };
         if !window.parts.is_empty() {
@@ -545,7 +545,7 @@ mod tests {
         assert!(as_is < 0.06 && apart > 0.9, "{as_is} and {apart}");
     }
 
-    /// `write` gives the clock at the end.
+    /// What is told of the recording that `write` makes; `write` gives the clock at the end.
     fn told_of(
         cache: Option<CacheModel>,
         window: u64,

@@ -5,7 +5,7 @@ use super::plot::Plot;
 use serde::Serialize;
 use std::fmt;
 
-/// One figure or headline.
+/// A figure or headline of a paper.
 pub struct Figure {
     /// `PAPER-figN`: its name on the command line, in JSON and in the page.
     pub id: &'static str,
@@ -13,28 +13,28 @@ pub struct Figure {
     pub title: &'static str,
     /// What the paper says, in short.
     pub claim: &'static str,
-    /// With what it was run: all that somebody needs who wants to doubt it.
+    /// What it was run with: all that is needed to check it.
     pub run_with: String,
-    /// Its numbers.
+    /// Numbers of the figure.
     pub rows: Vec<Row>,
-    /// Its pictures; the first one is named as the figure.
+    /// Pictures of the figure; the first one is named as the figure.
     pub plots: Vec<Plot>,
     /// What does not reproduce and why, and what cannot be judged with a model of pages.
     pub note: String,
 }
 
-/// One number or statement of the paper, and ours.
+/// A number or statement of the paper, and ours.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
     /// The figure's name.
     pub figure: &'static str,
     /// What is compared.
     pub metric: String,
-    /// The paper's; nothing where it says nothing.
+    /// The paper's value; nothing where it says nothing.
     pub paper: Value,
-    /// Ours.
+    /// Our value.
     pub ours: Value,
-    /// Ours over the paper's, less 1; of numbers.
+    /// Our number over the paper's, less 1.
     pub deviation: Option<f64>,
     /// Unit of the numbers `paper` and `ours`; empty if they have none.
     pub unit: &'static str,
@@ -52,9 +52,9 @@ pub struct Row {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum Value {
-    /// Not given.
+    /// No value is given.
     None,
-    /// In the row's unit.
+    /// A number in the row's unit.
     Number(f64),
     /// What a paper says without a number, or ours with several.
     Text(String),
@@ -63,13 +63,13 @@ pub enum Value {
 /// What came of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Verdict {
-    /// It holds here.
+    /// The claim holds here.
     #[serde(rename = "reproduced")]
     Reproduced,
-    /// It does not.
+    /// The claim does not hold here.
     #[serde(rename = "not reproduced")]
     NotReproduced,
-    /// This model says nothing about it.
+    /// This model says nothing about the claim.
     #[serde(rename = "cannot be judged here")]
     CannotBeJudged,
     /// A number of ours that the paper does not have.
@@ -78,7 +78,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// As JSON has it.
+    /// The verdict's name in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Verdict::Reproduced => "reproduced",
@@ -125,7 +125,7 @@ pub struct Rows {
 }
 
 impl Rows {
-    /// None yet.
+    /// No rows yet, for this figure.
     pub fn of(figure: &'static str) -> Rows {
         Rows { figure, rows: Vec::new() }
     }
@@ -249,7 +249,7 @@ impl Rows {
         self.push(metric, Value::None, Value::Number(ours), unit, Verdict::OursOnly);
     }
 
-    /// All of them.
+    /// All rows.
     pub fn done(self) -> Vec<Row> {
         self.rows
     }

@@ -30,10 +30,10 @@ pub const PAPER: Paper = Paper {
 /// How long chains are, and what is run of it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Chains {
-    /// On average, by chance.
+    /// Keys of a bucket, on average, by chance.
     keys_a_bucket: u64,
     lookups: u64,
-    /// At full size.
+    /// Lookups at full size.
     real_lookups: f64,
 }
 
@@ -54,17 +54,17 @@ const LOOKUPS: f64 = 170e6;
 /// Last-level misses of loads (Table I) at θ = 0.25 and 0.99, of TPP and of M2T.
 const PAPERS_MISSES: [[f64; 2]; 2] = [[4.969e11, 1.641e11], [4.178e11, 1.327e11]];
 
-/// The paper's, as its Table I has it: 4.178·10¹¹ misses of 170 million lookups are 2,460 each. A
-/// key that a lookup passes costs the store here three, so that it passes some 800, half of a
-/// bucket's. A tenth of the paper's lookups is some minutes, in which TPP's scan goes once through
-/// the memory.
+/// The paper's chains, as its Table I has them: 4.178·10¹¹ misses of 170 million lookups are 2,460
+/// each. A key that a lookup passes costs the store here three misses. So a lookup passes some 800
+/// keys, half of a bucket's. A tenth of the paper's lookups is some minutes, in which TPP's scan
+/// goes once through the memory.
 fn long(options: &Options) -> Chains {
     let (keys_a_bucket, lookups) = if options.quick { (200, 2000) } else { (1600, 6000) };
     Chains { keys_a_bucket, lookups, real_lookups: LOOKUPS / 10.0 }
 }
 
-/// As usual for a hash table. So many lookups as make 12·10⁹ accesses to memory, of which each has
-/// about eight.
+/// Chains as usual for a hash table. There are as many lookups as make 12·10⁹ accesses to memory:
+/// each makes about eight.
 fn short_chains(options: &Options) -> Chains {
     Chains {
         keys_a_bucket: 2,

@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 
 /// A paper whose figures are reproduced.
 pub struct Paper {
-    /// Its name on the command line.
+    /// The paper's name on the command line.
     name: &'static str,
     title: &'static str,
     /// Authors, venue and date of the paper, as far as given, and which part of it is reproduced
@@ -45,7 +45,7 @@ const PAPERS: [&Paper; 4] = [&jenga::PAPER, &objectier::PAPER, &m2t::PAPER, &tie
 pub struct Options {
     /// A small version.
     quick: bool,
-    /// From what all chance is made.
+    /// Seed from which all chance is made.
     seed: u64,
 }
 
@@ -137,7 +137,7 @@ fn write(directory: &Path, name: &str, text: &str) -> Result<()> {
     std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// How far it is, is told so often where standard error is no terminal.
+/// Time between messages of progress where standard error is no terminal.
 const TOLD_EVERY: Duration = Duration::from_secs(20);
 
 /// Works on all items, as many at a time as there are processors, and says how far it is: in one

@@ -6,13 +6,13 @@ use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, Ranged, Value
 use plotters::prelude::*;
 use std::ops::Range;
 
-/// One picture.
+/// A picture.
 pub struct Plot {
-    /// Its file is `NAME.svg`.
+    /// Name of the picture; its file is `NAME.svg`.
     pub name: String,
-    /// Above it.
+    /// Title above the picture.
     pub title: String,
-    /// Under it and left of it.
+    /// Labels of the axes: under the picture, and left of it.
     pub axes: [&'static str; 2],
     /// What is drawn.
     pub drawing: Drawing,
@@ -32,10 +32,10 @@ pub enum Drawing {
 
 const WIDTH: u32 = 920;
 const HEIGHT: u32 = 380;
-/// For the names.
+/// Room for the names, pixels.
 const LEGEND: u32 = 150;
 
-/// Legible on white and on black.
+/// Colours that are legible on white and on black.
 const COLOURS: [RGBColor; 12] = [
     RGBColor(46, 125, 200),
     RGBColor(220, 100, 40),
@@ -51,7 +51,7 @@ const COLOURS: [RGBColor; 12] = [
     RGBColor(100, 160, 40),
 ];
 const HEAT: RGBColor = RGBColor(40, 110, 190);
-/// The text's colour is put in its place.
+/// Colour in whose place the text's colour is put.
 const INK: RGBColor = BLACK;
 const INK_WRITTEN: &str = "\"#000000\"";
 
@@ -157,7 +157,7 @@ impl Plot {
         legend(area, series.iter().map(|(name, _)| name.as_str()))
     }
 
-    /// Axes from 0, or below.
+    /// A chart with axes from 0, or below.
     fn chart<'a, 'b>(
         &self,
         area: &'a Area<'b>,

@@ -1,10 +1,10 @@
 //! Policies on accesses, at a smaller scale than the papers'.
 //!
-//! With a scale of s there are s times as many units, s times as many accesses, ticks s times as
-//! long, and policies' samples and times are s times theirs. A unit stays what it is: it is moved
-//! for what moving 2 MiB costs. So per unit, per tick and per cooling period everything happens as
-//! often as at full size, and only sums over all units are smaller. Where objects are small, a page
-//! of 4 KiB plays a unit, as otherwise there would be too many of them.
+//! With a scale of s there are s times as many units and s times as many accesses. Ticks are s
+//! times as long, and policies' samples and times are s times theirs. A unit stays what it is: it
+//! is moved for what moving 2 MiB costs. So per unit, per tick and per cooling period everything
+//! happens as often as at full size. Only sums over all units are smaller. Where objects are small,
+//! a page of 4 KiB plays a unit, as otherwise there would be too many of them.
 
 use anyhow::{Context, Result};
 use terrace_policy::registry::simulated::{self, Parameters};
@@ -24,17 +24,17 @@ const UNITS_A_GB: f64 = (1 << 30) as f64 / REGION as f64;
 #[derive(Clone, Debug)]
 pub struct Memory {
     pub machine: Machine,
-    /// See above.
+    /// Scale of the simulation: units for each unit at full size.
     pub scale: f64,
     pub units: u32,
-    /// Real accesses that each of the stream stands for.
+    /// Real accesses that each access of the stream stands for.
     pub stands_for: f64,
     /// Accesses of the stream.
     pub accesses: u64,
     pub seed: u64,
 }
 
-/// One policy's run.
+/// A run of one policy.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Run {
     pub policy: &'static str,
@@ -44,31 +44,31 @@ pub struct Run {
     pub fast_gb: f64,
     /// Real accesses from one sample to the next.
     pub sample_period: f64,
-    /// A move costs so many times what it costs on the machine.
+    /// Cost of a move, as a multiple of what it costs on the machine.
     pub move_cost: f64,
 }
 
 impl Run {
-    /// With the policy's own parameters.
+    /// A run with the policy's own parameters.
     pub fn of(policy: &'static str, fast_gb: f64) -> Run {
         Run { policy, set: Vec::new(), fast_gb, sample_period: SAMPLE_PERIOD, move_cost: 1.0 }
     }
 
-    /// With one parameter of the policy set.
+    /// This run with one parameter of the policy set.
     pub fn with(self, set: String) -> Run {
         Run { set: vec![set], ..self }
     }
 }
 
-/// What came of it.
+/// What came of a run.
 #[derive(Clone, Debug)]
 pub struct Done {
     pub run: Run,
     pub outcome: Outcome,
-    /// Until the program's end, at full size.
+    /// Time until the program's end, s, at full size.
     pub seconds: f64,
     pub hit_rate: f64,
-    /// Both ways, at full size.
+    /// Moves up and down, at full size.
     pub migrations: f64,
     scale: f64,
     stands_for: f64,
@@ -78,7 +78,7 @@ pub struct Done {
 pub const WINDOWS: u64 = 60;
 
 impl Memory {
-    /// Units of a tier of so many GB at full size.
+    /// Units of a tier of `gb` GB at full size.
     pub fn units_of(&self, gb: f64) -> u32 {
         (gb * UNITS_A_GB * self.scale).round() as u32
     }
@@ -132,7 +132,7 @@ impl Memory {
         Ok(Simulation::new(settings, policy))
     }
 
-    /// All runs over one stream.
+    /// Runs all policies over one stream.
     pub fn run(&self, source: &mut dyn Source, runs: &[Run]) -> Result<Vec<Done>> {
         let mut simulations =
             runs.iter().map(|run| self.simulation(run)).collect::<Result<Vec<_>>>()?;
@@ -177,7 +177,7 @@ pub struct Kept<'a> {
 }
 
 impl<'a> Kept<'a> {
-    /// To units below `units`.
+    /// A stream of the accesses `all` to units below `units`.
     pub fn new(units: u32, all: &'a [Access]) -> Kept<'a> {
         Kept { units, rest: all }
     }

@@ -47,7 +47,7 @@ const YCSB: (&str, &str) = ("Memcached, YCSB", "scattered:theta=0.99,elements=4"
 const REDIS: (&str, &str) = ("Redis, YCSB", "scattered:theta=0.99,elements=4");
 const PAGERANK: (&str, &str) = ("PageRank", "scan");
 const BFS: (&str, &str) = ("BFS", "phases:changes=8");
-/// Said of a claim that does not hold here where nobody has looked for the cause.
+/// Said of a claim that does not hold here, and whose cause has not been looked for.
 const NOT_KNOWN: &str = "the cause has not been looked for";
 const WHY: &str = "other accesses, codecs in user space, and a fault that costs other than a kernel's: the model has the order, not the size";
 
@@ -69,7 +69,7 @@ fn run(wanted: &[&'static str], options: &Options) -> Result<Vec<Figure>> {
         .collect()
 }
 
-/// One model in one setting over one program.
+/// A model in one setting over one program.
 #[derive(Clone, Debug)]
 struct Case {
     label: String,
@@ -146,7 +146,7 @@ fn points(name: &str, title: &str, cases: &[Case], outcomes: &[Outcome]) -> Plot
     }
 }
 
-/// Both numbers of each case beside the paper's, which are in percent.
+/// Puts both numbers of each case beside the paper's, which are in percent.
 fn beside(rows: &mut Rows, cases: &[Case], outcomes: &[Outcome], paper: &[Option<(f64, f64)>]) {
     for ((case, of), paper) in cases.iter().zip(outcomes).zip(paper) {
         let (saved, slower) = (of.saved * 100.0, of.slowdown * 100.0);

@@ -1,10 +1,12 @@
 //! Starts the program and stays its parent: passes signals on, follows it when the terminal stops
 //! it, waits for its end.
 //!
-//! Signals are blocked and taken with `sigtimedwait`, which tells their sender: those of the kernel
-//! (the terminal's ^C) went to the whole foreground group and so reached the program already; those
-//! of a process are passed on, unless they were sent to the group too, or to each process of the
-//! service ([`Witness`]).
+//! Signals are blocked and taken with `sigtimedwait`, which tells their sender:
+//!
+//! - Those of the kernel (the terminal's ^C) went to the whole foreground group and so reached the
+//!   program already.
+//! - Those of a process are passed on, unless they were sent to the group too, or to each process
+//!   of the service ([`Witness`]).
 //!
 //! The program starts with the signal mask and dispositions that we were started with.
 
@@ -42,20 +44,20 @@ const FORWARDED: [i32; 15] = [
     libc::SIGPWR,
 ];
 
-/// As long as no kernel's or C library's arithmetic has trouble with.
+/// Longest wait that no kernel's or C library's arithmetic has trouble with.
 const LONGEST_WAIT: Duration = Duration::from_secs(3600);
 
 /// How the program ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// It exited with this status.
+    /// The program exited with this status.
     Exited(u8),
-    /// This signal killed it.
+    /// The program was killed by this signal.
     Killed(i32),
 }
 
 impl End {
-    /// As shells number it: the status, or 128 + the signal.
+    /// The end as shells number it: the status, or 128 + the signal.
     pub fn exit_status(self) -> i32 {
         match self {
             End::Exited(status) => i32::from(status),
@@ -76,11 +78,11 @@ impl End {
 /// A program that has ended.
 #[derive(Clone, Copy, Debug)]
 pub struct Ended {
-    /// Its process.
+    /// Process id of the program.
     pub pid: u32,
     /// How it ended.
     pub end: End,
-    /// From its start to its end.
+    /// Time from the program's start to its end.
     pub elapsed: Duration,
 }
 
@@ -307,19 +309,19 @@ pub fn stay(others: &mut GoingOn, mut look: impl FnMut(&mut GoingOn) -> Option<D
     }
 }
 
-/// When `run` calls.
+/// When [`run`] calls `meanwhile`.
 pub enum Moment {
     /// The program runs.
     Running,
-    /// It was stopped by the terminal, and this process is about to be: what it answers counts for
-    /// nothing.
+    /// The program was stopped by the terminal, and this process is about to be. What `meanwhile`
+    /// answers counts for nothing.
     Stopping,
 }
 
 enum News {
     Ended(End),
-    /// By the terminal's stop signals, not by SIGSTOP: that, sent to one process, is meant for that
-    /// one.
+    /// The program was stopped by the terminal's stop signals, not by SIGSTOP: that, sent to one
+    /// process, is meant for that one.
     Stopped,
 }
 

@@ -83,8 +83,9 @@ pub fn of_command(name: &OsStr) -> Result<PathBuf, u8> {
     })
 }
 
-/// As `env`: 127 if there is no such file (its interpreter, say), 126 if it is there and cannot be
-/// executed. What keeps us from making a process at all is our own failure.
+/// Exit status where a program could not be started, as of `env`. It is 127 if there is no such
+/// file (its interpreter, say), 126 if it is there and cannot be executed. What keeps us from
+/// making a process at all is our own failure.
 pub fn not_started(name: &OsStr, program: &Path, error: &io::Error) -> u8 {
     let (status, advice) = match error.raw_os_error() {
         Some(libc::ENOENT) => {
@@ -103,7 +104,7 @@ pub fn not_started(name: &OsStr, program: &Path, error: &io::Error) -> u8 {
     status
 }
 
-/// `None`: not there. `Some(false)`: there, and not to be executed by us.
+/// Whether this process may execute a file; `None` if it is not there.
 fn executable(file: &Path) -> Option<bool> {
     match file.metadata() {
         Ok(about) if !about.is_file() => Some(false),

@@ -2,8 +2,8 @@
 //! unpredictable name, removed when dropped, whatever happened in between.
 //!
 //! A run that is ended by SIGKILL leaves its directory. A file in it is locked for as long as the
-//! run lives, so the next run of the same user knows which directories no process needs any more,
-//! and removes them once no process of theirs lives.
+//! run lives. So the next run of the same user knows which directories no process needs any more.
+//! It removes them once no process of theirs lives.
 
 use crate::processes::statistics;
 use anyhow::{Result, anyhow};
@@ -24,10 +24,10 @@ const PREFIX: &str = "terrace-";
 const LOCK: &str = "run";
 /// The file in each that says what runs there: [`About`].
 const ABOUT: &str = "about.json";
-/// No such file is larger: the longest command line of Linux, as JSON.
+/// Most bytes of that file: the longest command line of Linux, as JSON.
 const ABOUT_BYTES: u64 = 16 << 20;
-/// So much must be free where a directory is made, or else it is made elsewhere if it can be: pages
-/// of some processes.
+/// Bytes and files that must be free where a directory is made: pages of some processes. Else it is
+/// made elsewhere if it can be.
 const ROOM_BYTES: u64 = 256 << 10;
 const ROOM_FILES: u64 = 64;
 
@@ -42,12 +42,12 @@ pub struct About {
     pub slowdown: Option<String>,
     /// `--tiers`.
     pub tiers: String,
-    /// Those of them that take pages now, where `terrace set` changed that.
+    /// The tiers that take pages now, where `terrace set` changed that.
     #[serde(default)]
     pub tiers_now: Option<String>,
     /// `--observe`.
     pub observe: bool,
-    /// It was started with a limit that holds: its processes move pages.
+    /// Whether the run was started with a limit that holds: its processes move pages.
     #[serde(default)]
     pub limited: bool,
     /// `--knob` and `--window`, as they would be written, where a model places regions.
@@ -62,9 +62,9 @@ pub struct About {
 
 /// A run that lives.
 pub struct LiveRun {
-    /// Its directory.
+    /// The run's directory.
     pub path: PathBuf,
-    /// What it said of itself (nothing yet, or another version's).
+    /// What the run said of itself; `None` if nothing yet, or if another version's.
     pub about: Option<About>,
     /// Whether its `terrace run` or keeper lives. Without it processes keep the budget they had.
     pub supervised: bool,
@@ -134,18 +134,18 @@ fn is_live(path: &Path) -> bool {
     open_lock(path).is_ok_and(|lock| !try_lock(&lock, libc::LOCK_SH))
 }
 
-/// A directory that goes with this value.
+/// A run's directory, which is removed when this value is dropped.
 #[derive(Debug)]
 pub struct RunDir {
     path: PathBuf,
-    /// Locked, and given up when this process ends in any way.
+    /// The lock's file: locked, and given up when this process ends in any way.
     _lock: File,
 }
 
 impl RunDir {
-    /// Makes one in the first place that takes it: `$XDG_RUNTIME_DIR` (if it is the user's own),
-    /// `/dev/shm`, the system's temporary directory. The first two are memory, which is what a
-    /// page should be on. A place that is full is taken if all are.
+    /// Makes a directory in the first place that takes it: `$XDG_RUNTIME_DIR` (if it is the user's
+    /// own), `/dev/shm`, the system's temporary directory. The first two are memory, which is what
+    /// a page should be on. A place that is full is taken if all are.
     pub fn create() -> Result<Self> {
         let runtime =
             std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|dir| usable(dir));
@@ -199,7 +199,7 @@ impl RunDir {
         }
     }
 
-    /// Where it is: absolute if the place was.
+    /// Path of the directory: absolute if the place was.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -9,7 +9,7 @@ use terrace_attach::AttachedStats;
 use terrace_control::settings::{Dram, Settings};
 use terrace_policy::slowdown::Target;
 
-/// How often it is tried while the program executes others, as scripts do that start it.
+/// Tries to attach while the program executes others, as scripts do that start it.
 const TRIES: u32 = 20;
 const TRY_EVERY: Duration = Duration::from_millis(50);
 /// How often it is looked whether the program has executed another.
@@ -52,8 +52,8 @@ impl Inject {
         Ok(Inject { arguments, report, tries: 0, is_done: false, next: None })
     }
 
-    /// Attaches to the program, and again when it has executed another. How long there is nothing
-    /// to do.
+    /// Attaches to the program, and again when it has executed another. Returns how long there is
+    /// nothing to do.
     pub fn look(&mut self, pid: u32) -> Duration {
         let now = Instant::now();
         if let Some(next) = self.next.filter(|next| *next > now) {
@@ -119,9 +119,9 @@ impl Inject {
 /// The tiers of a program that is attached to.
 #[derive(Debug, PartialEq, Eq)]
 enum Tiers {
-    /// Those of the list.
+    /// The tiers of the list.
     AsListed,
-    /// Those of `terrace attach` without a list, and what the user is to know of that.
+    /// The tiers of `terrace attach` without a list, and what the user is to know of that.
     Default(Option<&'static str>),
 }
 

@@ -42,7 +42,7 @@ pub struct Facts<'a> {
 /// How far the program is.
 #[derive(Clone, Copy)]
 pub struct Moment {
-    /// Its process.
+    /// Process id of the program.
     pub pid: u32,
     /// How it ended; `None` while it runs.
     pub end: Option<End>,
@@ -100,7 +100,7 @@ impl<'a> Facts<'a> {
     }
 }
 
-/// While a reader takes no more, it is looked so often whether it does again.
+/// Time between tries while a reader takes no more.
 const RETRY_EVERY: Duration = Duration::from_millis(100);
 
 /// Writes reports while the program runs, one each interval. One that is due before the last was
@@ -109,7 +109,7 @@ pub struct Interim {
     every: Duration,
     next: Instant,
     failed: bool,
-    /// Where they follow each other; without it each replaces the last in a regular file.
+    /// Where reports follow each other; without it each replaces the last in a regular file.
     outlet: Option<Outlet>,
 }
 

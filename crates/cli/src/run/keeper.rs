@@ -15,7 +15,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 
-/// Which of the two a process is.
+/// Side of the fork that a process is on: the front, or the keeper.
 #[derive(Debug)]
 pub enum Side {
     /// `terrace run` as it was started.
@@ -29,7 +29,7 @@ pub enum Side {
 pub struct Front(UnixStream);
 
 impl Front {
-    /// Waits until it has ended, and so has said and written all that it has to.
+    /// Waits until the front has ended, and so has said and written all that it has to.
     pub fn await_end(mut self) {
         let _ = self.0.read(&mut [0]);
     }

@@ -314,7 +314,7 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
     if matches!(rest, Rest::Kept) {
         std::mem::forget(run_dir);
     } else {
-        // Before the report: whoever reads it may look whether everything is gone.
+        // Before the report: a reader of it may look whether everything is gone.
         drop(run_dir);
     }
     // What the library refused it has said itself.
@@ -385,13 +385,13 @@ fn refuse_placement(settings: &Settings) -> Result<()> {
 
 /// What became of managed processes that go on after the program.
 enum Rest {
-    /// There are none any more, or soon will be none.
+    /// No managed processes go on, or soon none will.
     None,
-    /// They have a keeper.
+    /// The processes have a keeper.
     Kept,
-    /// They have none, as it could not be made.
+    /// The processes have no keeper, as it could not be made.
     Unkept(io::Error),
-    /// This process was their keeper, and they have ended.
+    /// This process was the keeper, and the processes have ended.
     IsKeeper,
 }
 
@@ -436,8 +436,8 @@ fn kept_on(processes: usize, report: Option<&Path>) -> String {
     format!("{} on, managed as before; {report}", number_that_goes(processes))
 }
 
-/// After so long, and after eight times as long again and again, code that was needed once leaves
-/// the page table.
+/// Time after which code that was needed once leaves the page table; then after eight times as
+/// long, again and again.
 const FORGET_AFTER: Duration = Duration::from_secs(1);
 
 /// All that is looked at while processes of a run live.

@@ -19,10 +19,10 @@ use std::time::Duration;
 use terrace_control::moves::{MoveReason, Moved, address_of};
 use terrace_policy::placement;
 
-/// Between looks: a ring holds that much of 300,000 moves a second.
+/// Time between looks: a ring holds that much of 300,000 moves a second.
 const POLL_INTERVAL: Duration = Duration::from_millis(25);
-/// After so many looks at which nothing came it is asked whether a process is over; and one that is
-/// says nothing for so long.
+/// Looks without moves after which it is asked whether a process is over. A process that is over
+/// says nothing for `SILENT_NS`.
 const IDLE_LOOKS: u32 = 40;
 const SILENT_NS: u64 = 2_000_000_000;
 
@@ -30,26 +30,26 @@ const SILENT_NS: u64 = 2_000_000_000;
 pub struct MoveList {
     run_dir: PathBuf,
     target: PathBuf,
-    /// None after an error.
+    /// The open file; `None` after an error.
     file: Option<BufWriter<File>>,
     started_ns: u64,
-    /// By the names of their pages.
+    /// The processes, by the names of their pages.
     processes: HashMap<String, Process>,
     listed: u64,
     lost: u64,
 }
 
 struct Process {
-    /// None once it is over: there may be thousands in a run.
+    /// The process's list; `None` once it is over: there may be thousands in a run.
     file: Option<MoveFile>,
     tiers: Vec<String>,
     idle_looks: u32,
 }
 
-/// One move as it is written.
+/// A move as it is written.
 #[derive(Serialize)]
 struct Line<'a> {
-    /// Since the run began.
+    /// Time since the run began, s.
     at_s: f64,
     pid: u32,
     region: String,
@@ -133,7 +133,7 @@ impl MoveList {
         about.is_some_and(|about| about.is_file())
     }
 
-    /// What is left, and how much of it all there is.
+    /// Writes what is left, and says how many of all moves were lost.
     pub fn end(mut self) {
         self.look();
         if self.lost > 0 {
@@ -165,7 +165,7 @@ fn create(target: &Path) -> Result<File> {
     })
 }
 
-/// `None` for a tier that the process does not have.
+/// A move as it is written; `None` for a tier that the process does not have.
 fn line<'a>(moved: &Moved, pid: u32, tiers: &'a [String], started_ns: u64) -> Option<Line<'a>> {
     let name = |tier: u8| tiers.get(usize::from(tier)).map(String::as_str);
     let from = match moved.from {

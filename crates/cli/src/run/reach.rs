@@ -17,8 +17,8 @@ pub struct OutOfReach {
     pub can_attach: bool,
 }
 
-/// Tells why `program` (a path, as [`crate::run::command_path::resolve`] gives it) cannot be reached, or
-/// `None` if it can.
+/// Tells why `program` (a path, as [`crate::run::command_path::resolve`] gives it) cannot be
+/// reached, or `None` if it can.
 pub fn out_of_reach(program: &Path) -> Option<OutOfReach> {
     let (search, audit) = (std::env::var_os("PATH"), std::env::var_os("LD_AUDIT"));
     let environment = Environment {

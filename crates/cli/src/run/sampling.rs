@@ -42,7 +42,7 @@ pub enum Choice {
     Clock,
     /// Samples by timer signals in the program's own threads, where perf events are forbidden.
     Timer,
-    /// Nothing but faults.
+    /// No samples: nothing but faults tells what is used.
     None,
 }
 
@@ -117,16 +117,16 @@ const TIMER_PERIOD_NS: u64 = 4_000_000;
 /// Where only the run's own threads can be sampled, each of their switches costs more while they
 /// are: less of the time, then.
 const DUTY_OF_CHILDREN: f64 = 0.1;
-/// Between looks: a ring holds a third of a second.
+/// Time between looks: a ring holds a third of a second.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// What an interrupt costs the program: the median gap that a spinning thread saw in its clock.
 const INTERRUPT: Duration = Duration::from_nanos(3_900);
-/// And a tick of the clock on a CPU where no program runs.
+/// What a tick of the clock costs on a CPU where no program runs.
 const IDLE_TICK: Duration = Duration::from_nanos(1_000);
-/// Where a process says that more would be worth while, after a change, it is as much more, for so
-/// long.
+/// How long there is more sampling where a process says, after a change, that more would be worth
+/// while.
 const BOOSTED: Duration = Duration::from_secs(4);
-/// As long as no process says anything.
+/// How much sampling is wanted (1 is the usual) as long as no process says anything.
 const WANTED_FIRST: f64 = 0.1;
 /// How often it is looked at which processes there are.
 const PROCESSES_EVERY: Duration = Duration::from_secs(1);
@@ -135,16 +135,16 @@ const PROCESSES_MAX: usize = 256;
 
 /// How samples come.
 enum Intake {
-    /// By perf events.
+    /// Samples come by perf events.
     Events(Source),
     /// Processes of the run write down where their timers interrupted them.
     Timers(Decoder),
-    /// Not any more: where they came from before.
+    /// Samples come no more: where they came from before.
     Nothing(&'static str),
 }
 
 impl Intake {
-    /// As `--sampler` and reports name it.
+    /// Name of the source, as `--sampler` and reports have it.
     fn name(&self) -> &'static str {
         match self {
             Intake::Events(source) => source.name(),
@@ -450,7 +450,7 @@ impl Sampling {
         }
     }
 
-    /// What it came to until the last look.
+    /// What sampling came to until the last look.
     pub fn so_far(&self) -> Sampled {
         let cost = self.control.cost_in_all;
         let elapsed = self.begun.elapsed().as_secs_f64();
@@ -462,7 +462,8 @@ impl Sampling {
     }
 }
 
-/// For an order that has nothing to do with addresses: else the highest would always be too much.
+/// A number for an order that has nothing to do with addresses: else the highest would always be
+/// too much.
 fn scattered(address: u64) -> u64 {
     address.wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
@@ -470,7 +471,7 @@ fn scattered(address: u64) -> u64 {
 /// What sampling costs beside samples and their reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ticks {
-    /// Nothing.
+    /// Nothing beside samples and their reading.
     None,
     /// Interrupts on CPUs where no program runs.
     OfAll,
@@ -490,7 +491,7 @@ impl Ticks {
     }
 }
 
-/// Holds the cost of sampling under its share: samples only in so many of the looks.
+/// Holds the cost of sampling under its share: samples are taken in a part of the looks only.
 #[derive(Debug)]
 struct Control {
     /// Share of a CPU that sampling may cost, 0 to 1.
@@ -505,7 +506,7 @@ struct Control {
     /// The most of the time, and what the clock's ticks cost that hit no program.
     duty_most: f64,
     ticks: f64,
-    /// Until when more is allowed, and how many times as much.
+    /// Time until which more is allowed, and how many times as much.
     boost: Option<(Instant, f64)>,
     /// What is left over of the time, and whether samples are taken now.
     due: f64,
@@ -513,7 +514,8 @@ struct Control {
 }
 
 impl Control {
-    /// Never less of the time, or it would not be known when it costs less.
+    /// Least part of the time in which samples are taken: with less it would not be known when it
+    /// costs less.
     const DUTY_LEAST: f64 = 0.002;
 
     fn new(now: Instant, ticks: Ticks, share: Cost) -> Control {
@@ -537,8 +539,8 @@ impl Control {
         }
     }
 
-    /// So many samples came and were dealt with; as much sampling is `wanted` (1 is the usual).
-    /// `Some` if it is to be switched.
+    /// Notes that `samples` samples came and were dealt with, and how much sampling is `wanted` (1
+    /// is the usual). Returns `Some` if sampling is to be switched.
     fn look(
         &mut self,
         now: Instant,
@@ -605,7 +607,7 @@ mod tests {
         }
     }
 
-    /// What a machine with so many running threads costs in the end, and the share of the time in
+    /// What a machine with `threads` running threads costs in the end, and the share of the time in
     /// which it is sampled.
     fn settled(threads: u64, wanted: f64) -> (f64, f64) {
         let mut now = Instant::now();

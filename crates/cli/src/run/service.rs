@@ -43,7 +43,8 @@ impl Manager {
         }
     }
 
-    /// In the process that the program will be: it is the one that is meant.
+    /// Names the process `pid` in the program's environment, as the one that is meant. Called in
+    /// the process that the program will be.
     pub fn name(&self, command: &mut Command, pid: u32) {
         for name in &self.names {
             command.env(name, pid.to_string());

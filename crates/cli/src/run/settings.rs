@@ -1,6 +1,10 @@
-//! The settings of a run. What may be said of them on the command line ([`Given`], for clap), in a
-//! file (also [`Given`]), what is in force ([`Values`]) and what `terrace config show` prints all
-//! follow from the rows of one table, which is the library's: `control/src/settings.rs`.
+//! The settings of a run. All of this follows from the rows of one table, the library's in
+//! `control/src/settings.rs`:
+//!
+//! - what may be said of them on the command line ([`Given`], for clap), and in a file (also
+//!   [`Given`]);
+//! - what is in force ([`Values`]);
+//! - what `terrace config show` prints.
 
 use crate::config::origin::{Origin, choose};
 use crate::config::reader::{Reader, Value};
@@ -58,13 +62,13 @@ fn toml_of(value: &serde_json::Value) -> Option<String> {
     }
 }
 
-/// One setting in force, for people and programs.
+/// A setting in force, for people and programs.
 pub struct Line {
-    /// Its key.
+    /// Key of the setting.
     pub key: &'static str,
-    /// Its value as TOML; `None` where it has none.
+    /// Value as TOML; `None` where the setting has none.
     pub toml: Option<String>,
-    /// Its value as JSON.
+    /// Value as JSON.
     pub json: serde_json::Value,
     /// Where it comes from.
     pub origin: Origin,
@@ -137,7 +141,7 @@ macro_rules! run_settings {
                 settings
             }
 
-            /// All of them, in the order of the rows.
+            /// All settings, in the order of the rows.
             pub fn lines(&self) -> Vec<Line> {
                 let values = [$((
                     stringify!($key),

@@ -1,13 +1,14 @@
 //! `--wake-latency`: while pages are restored by faults, idle CPUs of the machine wake fast.
 //!
 //! A thread that faults sleeps until a handler has its page in place. Where a CPU is idle the
-//! scheduler wakes the one there, and then the other: out of a deep sleep, or in a virtual machine
-//! by way of the host, that takes longer than all else that a fault is made of (docs/benchmarks.md,
-//! *Steps of a fault*: 34 of 44 µs). What the kernel has against that is a request for a latency,
-//! `/dev/cpu_dma_latency`: idle CPUs then sleep no deeper than what they wake from within so many
-//! µs, and with 0 not at all. It holds while the descriptor is open, so nothing is left behind,
-//! however `terrace run` ends. Since that costs power on all CPUs, it is asked for only while there
-//! are faults.
+//! scheduler wakes the one there, and then the other. Out of a deep sleep, or in a virtual machine
+//! by way of the host, that takes longer than all else in a fault: 34 of 44 µs
+//! (`docs/notes/2026-11-27-benchmarks.md`, *Steps of a fault*).
+//!
+//! What the kernel has against that is a request for a latency, `/dev/cpu_dma_latency`. Idle CPUs
+//! then sleep no deeper than what they wake from within that many µs, and with 0 not at all. The
+//! request holds while the descriptor is open, so nothing is left behind, however `terrace run`
+//! ends. It costs power on all CPUs, so it is made only while there are faults.
 
 use crate::processes::process::cpu_time;
 use crate::processes::statistics;
@@ -24,13 +25,14 @@ use terrace_control::settings::SettingError;
 const REQUESTS: &str = "/dev/cpu_dma_latency";
 /// Written by a process that requests nothing for now.
 const NOTHING: i32 = -1;
-/// Between looks at how many faults there were (processes tell ten times a second), and the
-/// greatest share of it that a look may take of a CPU.
+/// Time between looks at the count of faults, which processes tell ten times a second. A look takes
+/// at most one part in `POLL_SHARE` of a CPU.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 const POLL_SHARE: u32 = 64;
-/// From so many a second on, which makes 3 % of a thread's time of what a fault saves (34 µs).
+/// Faults a second from which on a latency is requested: a fault saves 34 µs, so that is 3 % of a
+/// thread's time.
 const FAULTS_PER_S: f64 = 1_000.0;
-/// And until so long after there were fewer.
+/// Time for which the request stays after there were fewer faults.
 const CALM: Duration = Duration::from_millis(500);
 /// Directory where the kernel names the driver and the governor that put idle CPUs to sleep.
 const CPUIDLE: &str = "/sys/devices/system/cpu/cpuidle";
@@ -40,10 +42,10 @@ const LATENCY_MAX_US: i32 = 1_000_000;
 /// How long an idle CPU may take to wake (`--wake-latency`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WakeLatency {
-    /// As long as the machine has it.
+    /// Idle CPUs take as long as the machine has it.
     #[default]
     Off,
-    /// So many µs at most while pages are restored by faults.
+    /// Idle CPUs take at most this many µs while pages are restored by faults.
     Within(i32),
 }
 
@@ -81,8 +83,8 @@ pub struct Wakefulness {
 }
 
 impl Wakefulness {
-    /// For the processes that put their pages into `run_dir`. `Err` says what is missing, what that
-    /// costs and how to get it.
+    /// A request for the processes that put their pages into `run_dir`. `Err` says what is missing,
+    /// what that costs and how to get it.
     pub fn begin(latency_us: i32, run_dir: &Path) -> Result<Wakefulness, String> {
         let request = File::options().write(true).open(REQUESTS).map_err(|error| {
             let remedy = match error.raw_os_error() {
@@ -150,7 +152,7 @@ impl Wakefulness {
         let _ = self.request.write_all(&latency_us.to_ne_bytes());
     }
 
-    /// How long it was requested.
+    /// How long the latency was requested.
     pub fn held(&self) -> Duration {
         self.demand.held + self.demand.since.map_or(Duration::ZERO, |since| since.elapsed())
     }
@@ -169,15 +171,15 @@ struct Demand {
     looked: Option<(Instant, u64)>,
     /// When there were many last.
     busy: Option<Instant>,
-    /// Since when it is requested.
+    /// Since when the latency is requested.
     since: Option<Instant>,
-    /// How long it was, before.
+    /// How long the latency was requested before.
     held: Duration,
 }
 
 impl Demand {
-    /// There have been so many faults in all: whether to request it from now on, if that is another
-    /// thing than before.
+    /// Notes that there have been `faults` faults in all. Returns whether to request the latency
+    /// from now on, if that has changed.
     fn is_wanted(&mut self, now: Instant, faults: u64) -> Option<bool> {
         let (before, faults_before) = self.looked.replace((now, faults))?;
         let faults_per_s =
@@ -194,13 +196,13 @@ impl Demand {
         Some(wanted)
     }
 
-    /// Nothing is known from now on. Returns whether it was requested.
+    /// Forgets what is known. Returns whether the latency was requested.
     fn rest(&mut self, now: Instant) -> bool {
         (self.looked, self.busy) = (None, None);
         self.let_go(now)
     }
 
-    /// Not requested from now on. Returns whether it was.
+    /// Requests no latency from now on. Returns whether it was requested.
     fn let_go(&mut self, now: Instant) -> bool {
         let since = self.since.take();
         self.held += since.map_or(Duration::ZERO, |since| now - since);

@@ -15,16 +15,17 @@ use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// A sender of such a signal to each process of a service does so one after the other, within this
-/// time.
+/// Time within which a sender of such a signal reaches each process of a service, one after the
+/// other.
 const ONE_AFTER_THE_OTHER: Duration = Duration::from_millis(30);
-/// With these services are stopped.
+/// Signals with which services are stopped.
 const STOPPING: [i32; 4] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT];
-/// What the witness got and we did not, counts no longer than this.
+/// Longest time that a signal counts which the witness got and this process did not.
 const FORGET_AFTER: Duration = Duration::from_secs(1);
-/// It answers within this time, or has been stopped or killed, and is not asked again.
+/// Time within which the witness answers. Else it has been stopped or killed, and is not asked
+/// again.
 const ANSWERS_WITHIN: Duration = Duration::from_millis(300);
-/// At its end it is waited for so long.
+/// Longest wait for the witness's end.
 const ENDS_WITHIN: Duration = Duration::from_millis(100);
 
 /// The process that gets what the group gets.
@@ -39,8 +40,8 @@ pub struct Witness {
 type Question = [i32; 2];
 
 impl Witness {
-    /// Starts it, in a process with one thread. `None` if that is not possible: then a signal may
-    /// come twice.
+    /// Starts the witness, in a process with one thread. `None` if that is not possible: then a
+    /// signal may come twice.
     pub fn start() -> Option<Witness> {
         let parent = std::process::id();
         let (socket, its) = UnixStream::pair().ok()?;
@@ -55,8 +56,8 @@ impl Witness {
         }
     }
 
-    /// Whether it has got the signal that we have just got, and so has the program. For one that
-    /// `came_to_it` for certain, it only forgets its own.
+    /// Whether the witness has got the signal that this process has just got, and so has the
+    /// program. For a signal that `came_to_it` for certain, the witness only forgets its own.
     pub fn saw(&mut self, signal: i32, program: libc::pid_t, came_to_it: bool) -> bool {
         // SAFETY: these calls have no pointers. The program has not been waited for, so the number
         // is still its own.
@@ -180,7 +181,7 @@ fn block_all() {
 
 fn take(signals: &libc::sigset_t, wait_ms: i32) -> bool {
     let wait = libc::timespec { tv_sec: 0, tv_nsec: i64::from(wait_ms) * 1_000_000 };
-    // SAFETY: set and time are initialised; whose signal it is is not asked for.
+    // SAFETY: set and time are initialised; the signal's sender is not asked for.
     unsafe { libc::sigtimedwait(signals, std::ptr::null_mut(), &wait) > 0 }
 }
 

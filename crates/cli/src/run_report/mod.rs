@@ -1,6 +1,6 @@
 //! The report of a run, as data: what `--report` writes as JSON and `report_text` tells people.
 //!
-//! Figures that nobody measured are `null`, never 0: a report full of zeros would look like
+//! Figures that were not measured are `null`, never 0: a report full of zeros would look like
 //! success.
 
 pub mod file;
@@ -164,8 +164,8 @@ pub struct Report {
     /// Processes in which Terrace is and which could leave no figures: of other users, or without
     /// a place for them.
     pub without_figures: Vec<Apart>,
-    /// Processes that were started without the library, though that could be loaded: somebody
-    /// replaced or cleared LD_PRELOAD, or a program out of reach started them.
+    /// Processes that were started without the library, though that could be loaded: LD_PRELOAD was
+    /// replaced or cleared, or a program out of reach started them.
     pub without_library: Vec<Apart>,
     /// Programs that were executed without Terrace, because a preloaded library cannot come into
     /// them.
@@ -332,7 +332,7 @@ pub struct Run<'a> {
     pub settings: &'a Settings,
     /// What limited it at last.
     pub limits: Limits,
-    /// Its process.
+    /// Process id of the program.
     pub pid: u32,
     /// How it ended; `None` while it runs.
     pub end: Option<End>,
@@ -360,7 +360,7 @@ pub struct Run<'a> {
     pub out_of_reach: Option<String>,
     /// What is wrong with its statistics page, if it left one that cannot be used.
     pub unusable_page: Option<String>,
-    /// How it was attached to instead.
+    /// Figures of attaching to the program instead.
     pub attached: Option<terrace_attach::AttachedStats>,
     /// What its processes executed without the library.
     pub unreached: Vec<Unreached>,
@@ -588,7 +588,7 @@ impl Report {
         Ok(json.context("the report cannot be put as JSON")? + "\n")
     }
 
-    /// The limit that follows from a slowdown is none that must be kept.
+    /// Forgets the budget: the limit that follows from a slowdown is none that must be kept.
     fn forget_budget(&mut self) {
         (self.budget_bytes, self.budget_met, self.budget_kept_fraction) = (None, None, None);
         (self.floor_bytes, self.floor_s, self.growing_s) = (None, None, None);
@@ -612,7 +612,7 @@ impl Run<'_> {
         pages.iter().map(|page| bounds(page).unwrap_or(nobody).apply(page)).collect()
     }
 
-    /// What the kernel said of a process: of its last image.
+    /// What the kernel said of a process, for its last image.
     fn outside_of(&self, pid: u32) -> Option<Known> {
         let all = self.outside.iter().flatten().filter(|known| known.pid == pid);
         all.max_by_key(|known| known.started_ns).copied()
@@ -667,7 +667,7 @@ fn file_name(path: &str) -> &str {
     Path::new(path).file_name().and_then(|name| name.to_str()).unwrap_or(path)
 }
 
-/// Each once.
+/// Files that were executed without the library, each once.
 fn out_of_reach(files: &[Unreached]) -> Vec<OutOfReach> {
     let mut all = Vec::new();
     for file in files {
@@ -849,8 +849,8 @@ mod tests {
             [false, true]
         );
         assert!(report.processes[1].mean_held_bytes > 3 << 30);
-        // What lives ten times as long holds more in the end, and a child with the same as its
-        // parent for a while is not more.
+        // What lives ten times as long holds more in the end. A child with the same as its parent
+        // for a while is not more.
         let brief = ProcessStats { mean_window_ms: 1_000, ..compiler.clone() };
         let small = ProcessStats { mean_logical_bytes: 400 << 20, ..active(7) };
         assert_eq!(Report::new(&run, &[small, brief]).figures_of.map(|of| of.pid), Some(7));

@@ -8,20 +8,20 @@ use std::fs::File;
 use std::io::{self, ErrorKind, Write};
 use std::os::fd::AsRawFd;
 
-/// As much as fits wherever a terminal or pipe says that it takes something.
+/// Bytes of a piece: as much as fits wherever a terminal or pipe says that it takes something.
 const PIECE: usize = 256;
 
 /// Text on its way to a descriptor.
 #[derive(Debug)]
 pub struct Outlet {
     file: File,
-    /// A write to it never waits for a reader: it is a regular file.
+    /// Whether a write to it never waits for a reader: it is a regular file.
     takes_all: bool,
     rest: Vec<u8>,
 }
 
 impl Outlet {
-    /// For an open descriptor.
+    /// An outlet for an open descriptor.
     pub fn new(file: File) -> Outlet {
         let takes_all = file.metadata().is_ok_and(|about| about.is_file());
         Outlet { file, takes_all, rest: Vec::new() }
@@ -84,8 +84,8 @@ impl Outlet {
         }
     }
 
-    /// Where a write cannot be told not to wait (terminals; pipes before Linux 6.4): only what fits
-    /// where anything is taken at all.
+    /// Writes only what fits where anything is taken at all. It is for where a write cannot be told
+    /// not to wait (terminals; pipes before Linux 6.4).
     fn write_piece(&self) -> io::Result<usize> {
         if !takes_some(&self.file, 0) {
             return Err(ErrorKind::WouldBlock.into());

@@ -12,7 +12,7 @@ use std::time::Duration;
 use terrace_control::settings::Settings;
 use terrace_control::windows::{Row, main_tier};
 
-/// Between looks. A window's rows are written at once, and a ring holds 7,000 regions.
+/// Time between looks. A window's rows are written at once, and a ring holds 7,000 regions.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// Regions times windows of which a report tells, over all processes; beyond that only of tiers.
 const CELLS_MOST: usize = 1 << 20;
@@ -119,7 +119,7 @@ struct Process {
 }
 
 impl Placements {
-    /// Where a model places regions.
+    /// The placements of a run; `None` where no model places regions.
     pub fn new(run_dir: &Path, settings: &Settings) -> Option<Placements> {
         Some(Placements {
             run_dir: run_dir.to_owned(),

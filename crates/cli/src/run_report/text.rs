@@ -1,5 +1,5 @@
 //! The report of a run for people: a few lines for standard error. It says what happened, not what
-//! one hoped for.
+//! was hoped for.
 
 use crate::processes::outside::Apart;
 use crate::quantity::{bytes, share, short_time};
@@ -10,9 +10,9 @@ use terrace_policy::slowdown;
 
 /// Most processes listed beside the first; the JSON report has all.
 const PROCESSES_SHOWN: usize = 8;
-/// Those that held less than this share of the run's memory are told together.
+/// Share of the run's memory below which processes are told together.
 const WORTH_A_LINE: f64 = 0.01;
-/// Most programs out of reach that are named; likewise.
+/// Most programs out of reach that are named; the JSON report has all.
 const OUT_OF_REACH_SHOWN: usize = 4;
 
 /// The whole text, each line ended.

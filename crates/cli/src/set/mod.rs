@@ -1,8 +1,8 @@
 //! `terrace set`: other limits for a run that lives.
 //!
 //! What is asked for is put as a file into the run's directory, where only its user and root can
-//! write. `terrace run`, or the keeper it left, takes it out at its next look at the processes, and
-//! says of itself what holds now: by that the asker knows that it was heard.
+//! write. `terrace run`, or the keeper it left, takes it out at its next look at the processes. It
+//! then says of itself what holds now: by that `terrace set` knows that it was heard.
 
 pub mod args;
 
@@ -29,9 +29,10 @@ use terrace_policy::slowdown::{Target, Wanted};
 
 /// The file with what is asked for.
 const REQUEST: &str = "set.json";
-/// It is never longer.
+/// Most bytes of a request.
 const REQUEST_BYTES: u64 = 4096;
-/// A run looks at its processes once a second at the rarest. So long it may be stopped, or starved.
+/// Longest wait for an answer. A run looks at its processes once a second at the rarest; the rest
+/// is for one that is stopped, or starved.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// How often a run looks whether anything is asked, and for processes that must be told.
@@ -123,7 +124,7 @@ fn listed(tiers: u64, names: &[String]) -> String {
     used.map(|(_, name)| name.as_str()).collect::<Vec<_>>().join(",")
 }
 
-/// All of so many tiers.
+/// All of these tiers, a bit for each by its number.
 fn all_of(names: &[String]) -> u64 {
     (1 << names.len()) - 1
 }
@@ -158,7 +159,7 @@ impl Requests {
         }
     }
 
-    /// This process answers from now on.
+    /// Has this process answer from now on.
     pub fn take_over(&mut self) {
         self.about.supervisor = Some(std::process::id());
         directory::describe(&self.directory, &self.about);
@@ -286,11 +287,11 @@ pub fn run(arguments: &SetArguments) -> Result<u8> {
 enum Managed {
     /// A run that it belongs to.
     Run(Box<LiveRun>),
-    /// Its keeper: it was attached to.
+    /// The process was attached to: its keeper, by the process's id.
     Attached(i32),
 }
 
-/// What has the limits of a process, by the run that it belongs to. One without a page (a
+/// What has the limits of a process, by the run that it belongs to. A process without a page (a
 /// companion, what the library cannot come into) is known by its environment.
 fn find(pid: u32) -> Result<Managed> {
     let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
@@ -318,8 +319,8 @@ fn find(pid: u32) -> Result<Managed> {
     bail!("no run here has a process {pid}: `terrace status` lists them{others}")
 }
 
-/// Whether a page in this directory may be the process's: its names are what its owner wrote, who
-/// must be root or the process's own user.
+/// Whether a page in this directory may be the process's. Its names are what its owner wrote, so
+/// the owner must be root or the process's own user.
 fn may_hold(directory: &Path, pid: u32) -> bool {
     let owner = |path: &Path| path.symlink_metadata().map(|about| about.uid()).ok();
     let whose = owner(directory);

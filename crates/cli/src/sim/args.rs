@@ -82,8 +82,8 @@ pub struct SimArguments {
     #[arg(long, value_name = "A", value_parser = knob)]
     pub alpha: Option<f64>,
 
-    /// What of a recording's and a program's memory is one unit; `mixed`: 2M of which at least
-    /// half of the pages is touched at all (`mixed:90%`: so much), and 4K elsewhere
+    /// What of a recording's and a program's memory is one unit; `mixed`: 2M of which at least half
+    /// of the pages is touched at all (`mixed:90%`: 90% of them), and 4K elsewhere
     #[arg(long, value_name = "SIZE|mixed", default_value = "4K")]
     pub page: Page,
 

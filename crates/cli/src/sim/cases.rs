@@ -22,7 +22,7 @@ const ACCESSES: u64 = 120_000_000;
 pub enum Fast {
     /// Share of the units that the fast tier holds, above 0 and at most 1.
     Share(f64),
-    /// Bytes of them.
+    /// Bytes that the fast tier holds.
     Bytes(u64),
 }
 
@@ -62,7 +62,7 @@ pub struct Seeds {
 }
 
 impl Seeds {
-    /// All of them.
+    /// All seeds of the range.
     pub fn all(self) -> impl Iterator<Item = u64> {
         self.first..=self.last
     }
@@ -114,9 +114,9 @@ impl FromStr for Page {
 /// What the units together play.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Plays {
-    /// What they are.
+    /// Units play what they are.
     Real,
-    /// So many bytes.
+    /// Units together play this many bytes.
     Bytes(u64),
 }
 
@@ -142,7 +142,7 @@ pub struct Cache(pub Option<usize>);
 pub struct Case {
     /// Version of Terrace; results of another version may differ.
     pub version: String,
-    /// With all its parameters.
+    /// The workload, with all its parameters.
     pub workload: String,
     /// Name of the layout of objects in memory; `null` where the workload has no objects.
     pub layout: Option<String>,
@@ -154,27 +154,27 @@ pub struct Case {
     pub huge_from: Option<f64>,
     /// Size in bytes of the cache before memory, if there are objects and a cache.
     pub cache_bytes: Option<usize>,
-    /// See `--seeds`.
+    /// The seed (`--seeds`).
     pub seed: u64,
-    /// A preset's name.
+    /// Name of the machine's preset.
     pub machine: String,
-    /// Where it is not the machine's.
+    /// Accesses on their way at a time, where that is not the machine's.
     pub in_flight: Option<u32>,
     /// Bytes that all units together play; `null`: real ones.
     pub plays_bytes: Option<u64>,
-    /// Where it is not the default.
+    /// Real accesses that each access stands for, where that is not the default.
     pub stands_for: Option<u32>,
-    /// See `--sample-period`.
+    /// Accesses from one sample to the next, on average (`--sample-period`).
     pub sample_period: u32,
-    /// See `--tick`.
+    /// Milliseconds from one decision to the next (`--tick`).
     pub tick_ms: f64,
-    /// A share with %, or bytes.
+    /// What the fast tier holds: a share with %, or bytes.
     pub fast: String,
-    /// Its name.
+    /// Name of the policy.
     pub policy: String,
     /// Parameters of the policy that were set.
     pub set: Vec<String>,
-    /// See `--windows`.
+    /// Parts of a run of which figures are kept (`--windows`).
     pub windows: u32,
 }
 
@@ -183,13 +183,13 @@ pub struct Case {
 pub struct Run {
     /// What it is called.
     pub case: Case,
-    /// Where accesses come from: the same for all cases of the same number.
+    /// Number of the stream that accesses come from: cases of one number share it.
     pub stream: usize,
-    /// See there.
+    /// Workload of the case.
     pub workload: Workload,
-    /// Where there are objects.
+    /// Layout of objects, where there are objects.
     pub layout: Kind,
-    /// Where it has bytes, what of them is one unit.
+    /// What of the workload's memory is one unit, where it has bytes.
     pub pages: Pages,
     machine: Machine,
     fast: Fast,
@@ -207,8 +207,8 @@ impl Run {
         self.workload.is_mixed(self.pages)
     }
 
-    /// For a stream of so many units, of such sizes, and accesses, of which a recording may say
-    /// what each stands for; and what its policy is told.
+    /// Settings for a stream of this many units, of such sizes, and accesses; and what its policy
+    /// is told. A recording may say what each access stands for.
     pub fn settings(
         &self,
         units: u32,
@@ -235,8 +235,8 @@ impl Run {
         }
         let memory = memory as f64;
         // What a unit plays that plays a page: as sure of it as with 10,240 huge pages, which is
-        // what the papers' intervals are for. Where there are base pages and huge ones each
-        // plays its own kind, in so much less memory.
+        // what the papers' intervals are for. Where there are base pages and huge ones, each
+        // plays its own kind, in that much less memory.
         let page = if mixed { PAGE } else { REGION } as f64;
         let (unit_bytes, samples) = match self.plays {
             Plays::Real => (real_bytes, 1.0),

@@ -58,7 +58,7 @@ pub fn run(arguments: &SimArguments) -> Result<u8> {
     Ok(0)
 }
 
-/// All names that one may write.
+/// All names that can be written.
 fn list() -> String {
     let mut text = String::new();
     let section =

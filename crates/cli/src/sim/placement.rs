@@ -16,7 +16,7 @@ use terrace_sim::workload::{Pages, Workload};
 const PAGES: u32 = 65_536;
 const ACCESSES: u64 = 8_000_000;
 
-/// One line.
+/// What came of a model in one setting over one workload.
 #[derive(Debug, Serialize)]
 pub struct Row {
     pub workload: String,

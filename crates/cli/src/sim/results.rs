@@ -10,32 +10,31 @@ use std::sync::Mutex;
 use terrace_sim::counts::Counts;
 use terrace_sim::simulation::{Outcome, Settings};
 
-/// One line.
+/// Results of a case: a line of the file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
     /// Case that these results belong to.
     pub case: Case,
-    /// Why it is of a part of the recording only: of what comes before that is cut off or damaged.
-    /// Left out where all of it was run.
+    /// Why the results are of the first part of the recording only: it is cut off or damaged. Left
+    /// out where all of it was run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub incomplete: Option<String>,
-    /// Units that there were, those that the fast tier has room for, and bytes that each plays:
-    /// the latter two of base units, where there are huge ones.
+    /// Number of units.
     pub units: u32,
     /// Base units in all; left out where units are alike.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base_units: Option<u32>,
-    /// See there.
+    /// Units that the fast tier has room for: base units, where there are huge ones.
     pub fast_units: u32,
-    /// See there.
+    /// Bytes that each unit plays: of base units, where there are huge ones.
     pub unit_bytes: f64,
-    /// Real accesses for each.
+    /// Real accesses that each access stands for.
     pub stands_for: f64,
-    /// In all.
+    /// Figures of the whole run.
     pub total: Figures,
     /// Times that the policy was asked.
     pub ticks: u64,
-    /// One part after the other.
+    /// Parts of the run, in the order of time.
     pub windows: Vec<Window>,
 }
 
@@ -53,11 +52,11 @@ pub struct Figures {
     /// Cost of the memory that held the units, relative to DRAM for all of them; an average over
     /// time.
     pub cost: f64,
-    /// Simulated, s; of that moves and faults.
+    /// Simulated time, s.
     pub time_s: f64,
-    /// See there.
+    /// Part of the simulated time that moves took, s.
     pub move_s: f64,
-    /// See there.
+    /// Part of the simulated time that faults took, s.
     pub fault_s: f64,
     /// Units moved up.
     pub promoted: u64,
@@ -78,15 +77,15 @@ pub struct Figures {
 /// A part of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Window {
-    /// When it ended, simulated s.
+    /// End of the window, simulated s.
     pub end_s: f64,
-    /// As of the whole.
+    /// Share of the accesses in this window that met the fast tier.
     pub hit_rate: f64,
-    /// As of the whole.
+    /// Real accesses a second in this window, modelled.
     pub per_s: f64,
-    /// As of the whole.
+    /// Units moved up in this window.
     pub promoted: u64,
-    /// As of the whole.
+    /// Units moved down in this window.
     pub demoted: u64,
 }
 
@@ -160,8 +159,8 @@ struct Inner {
 }
 
 impl Results {
-    /// For these cases. Those that are in the file are finished, but for those of recordings that
-    /// were not whole; a last line that was not written to its end is taken away.
+    /// Results of these cases. Those that are in the file are finished, but for those of recordings
+    /// that were not whole. A last line that was not written to its end is taken away.
     pub fn open(path: Option<&Path>, cases: impl Iterator<Item = Case>) -> Result<Results> {
         let cases: Vec<Case> = cases.collect();
         let (mut rows, mut incomplete) = (vec![None; cases.len()], vec![None; cases.len()]);
@@ -244,12 +243,12 @@ impl Results {
             .count()
     }
 
-    /// A case is finished, as far as its recording goes.
+    /// Notes that a case is finished, as far as its recording goes.
     pub fn add(&self, number: usize, row: Row) -> Result<()> {
         let mut inner = self.locked();
         debug_assert_eq!(inner.cases[number], row.case);
         let line = serde_json::to_string(&row).context("cannot write JSON")?;
-        // What came of a damaged recording that nobody has mended is there already.
+        // What came of a damaged recording that was not mended is there already.
         let known = inner.incomplete[number].as_deref() == Some(line.as_bytes());
         if let Some(file) = inner.file.as_mut().filter(|_| !known) {
             // At once: whatever happens, a line is whole or the last.
@@ -262,7 +261,7 @@ impl Results {
         Ok(())
     }
 
-    /// Those that are finished, in the order of cases.
+    /// Rows of the cases that are finished, in the order of cases.
     pub fn rows(&self) -> Vec<Row> {
         self.locked().rows.iter().flatten().cloned().collect()
     }

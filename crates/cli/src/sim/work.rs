@@ -17,11 +17,11 @@ use terrace_sim::simulation::Simulation;
 
 /// Cases that go over a stream together at most: their memory is there at the same time.
 const TOGETHER: usize = 16;
-/// Progress is told so often, on a terminal and elsewhere.
+/// Time between messages of progress, on a terminal and elsewhere.
 const TOLD_EVERY: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(20)];
 
-/// Runs what is not finished, on so many threads; says on standard error how far it is. How many
-/// cases could not be run, each of which was said why.
+/// Runs what is not finished, on `threads` threads; says on standard error how far it is. Returns
+/// how many cases could not be run; for each it was said why.
 pub fn run(cases: &[Run], results: &Results, threads: usize) -> usize {
     let mut streams: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
     for (number, case) in cases.iter().enumerate().filter(|(number, _)| !results.has(*number)) {
@@ -171,7 +171,7 @@ struct Progress {
 }
 
 impl Progress {
-    /// Until it has ended.
+    /// Tells progress until the work has ended.
     fn tell(&self, results: &Results, skipped: usize) {
         let terminal = std::io::stderr().is_terminal();
         let every = TOLD_EVERY[usize::from(!terminal)];

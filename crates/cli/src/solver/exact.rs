@@ -15,13 +15,14 @@ pub struct Exact {
     pub elapsed_s: f64,
     /// The sum of times, unit as the problem's.
     pub time: f64,
-    /// Nothing is better, but for one part in 100,000.
+    /// Whether nothing is better, but for one part in 100,000.
     pub is_optimal: bool,
     /// How much more time the other solution takes, as a share of this one's.
     pub gap: f64,
 }
 
-/// Solves it within so many seconds; `other_time` is another solution's. `None`: nothing was found.
+/// Solves a problem within `seconds` seconds; `other_time` is another solution's. `None` if nothing
+/// was found.
 pub fn exact(problem: &Problem, seconds: u32, other_time: f64) -> Option<Exact> {
     let (choices, regions) = (problem.choices, problem.regions());
     let mut model = RowProblem::default();

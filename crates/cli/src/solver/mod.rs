@@ -35,7 +35,7 @@ pub struct SolverArguments {
     /// From what all chance is made
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-    /// Also solve it exactly, by HiGHS in one thread, for at most so many seconds
+    /// Also solve it exactly, by HiGHS in one thread, for at most this many seconds
     #[cfg(feature = "exact")]
     #[arg(long, value_name = "SECONDS")]
     pub exact: Option<u32>,
@@ -60,7 +60,7 @@ struct Answer {
     gap: f64,
     bound_met: bool,
     limits_met: bool,
-    /// With `--exact`.
+    /// The exact solution, with `--exact`.
     #[cfg(feature = "exact")]
     exact: Option<Exact>,
 }

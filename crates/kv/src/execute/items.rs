@@ -33,11 +33,11 @@ pub(super) enum Stored {
     Yes(u64),
     /// The condition was not met.
     No,
-    /// Another version is there.
+    /// The key has another version.
     Exists,
-    /// There is none to replace.
+    /// The key has no item to replace.
     NotFound,
-    /// There is no memory.
+    /// Memory is out.
     NoMemory,
     /// The value became too large.
     TooLarge,
@@ -55,17 +55,17 @@ pub(super) enum Arithmetic {
     },
     /// The key has no item.
     NotFound,
-    /// Another version is there.
+    /// The key has another version.
     Exists,
-    /// It cannot be done, and this is the answer.
+    /// The operation is impossible; this is the answer.
     Failed(&'static str),
 }
 
 /// Why a new item is not put into the place of the old one.
 enum Refused {
-    /// This is the outcome.
+    /// The offer has this outcome.
     With(Stored),
-    /// The item is older than this present one, and may be stored as stale.
+    /// The offered item is older than this present one, and may be stored as stale.
     Older(Header),
     /// The item was changed meanwhile.
     Changed,

@@ -1,7 +1,7 @@
 //! Lists of all items, in slices between requests: `lru_crawler metadump` and `stats cachedump`.
 //!
-//! A list goes through the index chain by chain, so that an item that is there all the time is told
-//! once, wherever it moves meanwhile. It keeps a number and a page, and waits for its reader.
+//! A list goes through the index chain by chain. So an item that is there all the time is listed
+//! once, wherever it moves meanwhile. A list keeps a number and a page, and waits for its reader.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -12,15 +12,15 @@ use crate::protocol::{Dumped, number};
 use crate::stats::{CLASSES_MAX, item_bytes_of};
 use crate::store::{FETCHED, Header, KEY_BINARY, Lister};
 
-/// How long a list goes on before others have their turn.
+/// Time of a list's slice, before others have their turn.
 const SLICE: Duration = Duration::from_micros(250);
-/// How many bytes of it are written at once.
+/// Bytes of a list that are written at once.
 const SLICE_BYTES: usize = 32 << 10;
-/// The most bytes of `stats cachedump`, as in memcached.
+/// Maximum bytes of `stats cachedump`, as in memcached.
 const CACHEDUMP_MAX: usize = 2 << 20;
 
 impl Server {
-    /// Begins the answer to `lru_crawler metadump`, or gives the whole answer.
+    /// Begins the answer to `lru_crawler metadump`, or returns the whole answer.
     pub(super) fn metadump(&self, dumped: Dumped) -> Result<Listing, &'static str> {
         if !self.settings.dump {
             return Err("ERROR metadump not allowed");
@@ -38,7 +38,7 @@ impl Server {
         Ok(Listing { form: Form::Metadump, classes, chain: 0, items_left, bytes_left })
     }
 
-    /// Begins the answer to `stats cachedump` with its words, or gives the whole answer.
+    /// Begins the answer to `stats cachedump` with its words, or returns the whole answer.
     pub(super) fn cachedump(&self, words: &[&[u8]]) -> Result<Listing, &'static str> {
         if !self.settings.dump {
             return Err("CLIENT_ERROR stats cachedump not allowed");
@@ -55,7 +55,7 @@ impl Server {
         Ok(Listing { form: Form::Cachedump, classes, chain: 0, items_left, bytes_left })
     }
 
-    /// Goes on with a list for a slice of time. Gives what is left of it, if it has not ended.
+    /// Continues a list for a slice of time. Returns what is left of it, if it has not ended.
     pub fn list(
         &self,
         mut listing: Listing,

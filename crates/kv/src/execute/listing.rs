@@ -1,11 +1,11 @@
-//! How far a list of items is.
+//! State of a list of items.
 
 /// The command whose lines a list has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
-    /// Those of `lru_crawler metadump`.
+    /// Lines of `lru_crawler metadump`.
     Metadump,
-    /// Those of `stats cachedump`.
+    /// Lines of `stats cachedump`.
     Cachedump,
 }
 
@@ -13,7 +13,7 @@ pub(super) enum Form {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Listing {
     pub(super) form: Form,
-    /// A bit for each class that it is of.
+    /// A bit for each listed class.
     pub(super) classes: u64,
     /// The chain of the index that is next.
     pub(super) chain: usize,

@@ -253,7 +253,7 @@ impl Server {
         }
     }
 
-    /// Makes the number of a key that had none, or gives nothing where another client was first.
+    /// Makes the number of a key that had none, or returns nothing where another client was first.
     fn make_number(&self, request: &MetaRequest<'_>, time: i32) -> Option<Arithmetic> {
         let options = &request.options;
         let now = self.clock.now();

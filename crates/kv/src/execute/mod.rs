@@ -20,12 +20,12 @@ use crate::tls::Tls;
 use items::{Arithmetic, Offer, Stored};
 pub use listing::Listing;
 
-/// memcached refuses a smaller limit.
+/// Smallest memory limit that memcached accepts, MiB.
 const MEBIBYTES_MIN: u32 = 8;
-/// What an answer to `get` has at most beside key and value.
+/// Maximum bytes of an answer to `get` besides key and value.
 const AROUND_VALUE: usize = 80;
 
-/// What all threads share.
+/// State that all threads share.
 #[derive(Debug)]
 pub struct Server {
     /// The items.
@@ -36,11 +36,11 @@ pub struct Server {
     pub clock: Clock,
     /// The flags that the server was started with.
     pub settings: Settings,
-    /// The accounts of those who may use the server; none where everybody may.
+    /// The accounts of the users; none where no client need authenticate.
     pub accounts: Option<RwLock<Accounts>>,
     /// TLS, where it is on.
     pub tls: Option<Arc<Tls>>,
-    /// How much is written about the work.
+    /// Verbosity of the log.
     pub verbosity: AtomicU32,
     /// Whether the server is to end.
     pub stop: AtomicBool,
@@ -49,11 +49,11 @@ pub struct Server {
 /// What becomes of a connection after a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// It goes on.
+    /// The connection goes on.
     Continue,
-    /// It is closed.
+    /// The connection is closed.
     Close,
-    /// It is sent a list before anything else.
+    /// The connection is sent a list before anything else.
     List(Listing),
 }
 
@@ -99,7 +99,7 @@ impl Server {
         accounts.read().unwrap_or_else(PoisonError::into_inner).answer(value)
     }
 
-    /// Reads the file of `-Y` anew. If that cannot be, the accounts stay as they are.
+    /// Reads the file of `-Y` again. If that fails, the accounts stay as they are.
     pub fn read_accounts_again(&self) {
         let (Some(accounts), Some(path)) = (&self.accounts, &self.settings.auth_file) else {
             return;
@@ -110,7 +110,7 @@ impl Server {
         }
     }
 
-    /// The answer to a request whose value is too large, which is then not read.
+    /// The answer to a request whose value is too large. The value is not read then.
     pub fn refusal_of_value(&self, request: &Request<'_>) -> Option<&'static str> {
         let offered = offered(request)?;
         if self.fits(offered.key.len(), offered.len, offered.flags) {
@@ -121,8 +121,8 @@ impl Server {
         Some(Stored::TooLarge.text())
     }
 
-    /// The answer to a request for whose value there is no memory, which is then not read. Else
-    /// the bytes count as held.
+    /// The answer to a request for whose value there is no memory. The value is not read then. If
+    /// there is memory, the bytes count as held.
     pub fn refusal_for_memory(
         &self,
         request: &Request<'_>,
@@ -252,8 +252,8 @@ impl Server {
         Next::Continue
     }
 
-    /// Answers keys from a place on, until the answers are of so many bytes. Gives the place of
-    /// the keys that are left.
+    /// Answers keys from a place on, until the answers exceed a number of bytes. Returns the place
+    /// of the keys that are left.
     pub fn get_some(
         &self,
         keys: &[u8],

@@ -2,13 +2,13 @@
 
 use super::{BAD_FORMAT, KEY_MAX, Refusal, Request, client_flags, number, time, words};
 
-/// memcached takes so many words of a meta command.
+/// Maximum number of words of a meta command, as in memcached.
 const WORDS_MAX: usize = 20;
 /// The longest opaque word, with its letter.
 const OPAQUE_MAX: usize = 32;
 const LEN_MAX: i32 = i32::MAX - 2;
 
-/// Which meta command.
+/// Kind of a meta command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetaCommand {
     /// `mg`.

@@ -5,7 +5,7 @@ pub mod text;
 
 use meta::MetaRequest;
 
-/// The longest key.
+/// Maximum bytes of a key.
 pub const KEY_MAX: usize = 250;
 
 /// The answer to a line of the wrong form.
@@ -52,11 +52,11 @@ pub enum Dumped {
     All,
     /// All, as they stand in the index.
     Hash,
-    /// Those of some classes, with a bit for each.
+    /// The items of some classes, with a bit for each.
     Classes(u64),
 }
 
-/// One line from a client.
+/// A line from a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the fields have the names of the protocol's words")]
 pub enum Request<'a> {
@@ -105,7 +105,7 @@ pub enum Request<'a> {
 pub struct Refusal {
     /// The line to answer, or none to close the connection.
     pub message: Option<&'static str>,
-    /// How many bytes of a value are to be skipped.
+    /// Number of bytes of a value to skip.
     pub skip: usize,
     /// Whether the answer is left out.
     pub noreply: bool,

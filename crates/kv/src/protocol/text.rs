@@ -7,7 +7,7 @@ use super::{
     number, time, words,
 };
 
-/// memcached takes lines of at most 24 words apart from `get`.
+/// Maximum number of words of a line other than `get`, as in memcached.
 const WORDS_MAX: usize = 24;
 /// The longest value that memcached's parser lets through.
 const LEN_MAX: i32 = i32::MAX - 2;

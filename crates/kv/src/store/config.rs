@@ -1,15 +1,15 @@
-//! What a store is created with.
+//! The settings of a store.
 
 pub use terrace_objects::Rules;
 
 use crate::tiering::Tiering;
 
-/// What the store is created with.
+/// The settings that a store is created with.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The most bytes that items may take, with their headers.
+    /// Maximum bytes that items may take, with their headers.
     pub memory_limit: usize,
-    /// The most bytes of one item.
+    /// Maximum bytes of an item.
     pub item_size_max: usize,
     /// Whether old items make room for new ones.
     pub evictions: bool,
@@ -17,13 +17,12 @@ pub struct Config {
     pub cas: bool,
     /// Bytes that count as used from the beginning, for tests only.
     pub used_from_start: usize,
-    /// The index is for that many items; for as many as the memory limit lets one expect, if it is
-    /// none.
+    /// Number of items that the index is for. `None`: as many as the memory limit lets one expect.
     pub items: Option<usize>,
-    /// What moves cold segments out of DRAM.
+    /// The pager that moves cold segments out of DRAM.
     pub tiering: Option<Tiering>,
     /// Whether hot items are brought together from the beginning.
     pub consolidate: bool,
-    /// How much is done for that.
+    /// The rules for bringing hot items together.
     pub rules: Rules,
 }

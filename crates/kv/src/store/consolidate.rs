@@ -1,8 +1,11 @@
 //! Brings hot items together, and cold ones, in slices of time between requests.
 //!
-//! What is hot is decided as in `terrace-objects`. The reference to an item is its slot in the
-//! index, which has the item's clock, too. So a round is a walk through the index that counts, a
-//! choice of segments, a walk through the index that moves, and a look at what was emptied.
+//! Hot items are determined as in `terrace-objects`. The reference to an item is its slot in the
+//! index, which has the item's clock, too. So a round consists of four steps:
+//! - a walk through the index that counts;
+//! - a choice of segments;
+//! - a walk through the index that moves;
+//! - a check of the emptied segments.
 //!
 //! - No item is read to find out how hot it is, or where it lies.
 //! - An item moves under the lock of its bucket, as it is read and changed. So no reader sees a
@@ -28,24 +31,24 @@ use super::item::{self, Header, Item};
 use super::segments::{Context, MOVED, Open, SEGMENT, SMALL_MAX, Segments};
 use crate::tiering::Tiering;
 
-/// Where all of memory is fast, or nothing is known of it, this share of the bytes counts as hot.
+/// Share of the bytes that counts as hot where all memory is fast, or nothing is known of it.
 const HOT_SHARE: f64 = 0.2;
-/// More of the items' pages than this is in DRAM: nothing is gained.
+/// Share of the items' pages in DRAM above which nothing is gained.
 const ALL_RESIDENT: f64 = 0.95;
-/// How many chains are counted, and segments judged, between two looks at the clock.
+/// Number of chains counted, and segments judged, between two readings of the clock.
 const AT_ONCE: usize = 8;
-/// How many segments are emptied in a round, at most: their items are there twice until its end.
+/// Maximum number of segments emptied in a round: their items are there twice until its end.
 const EMPTIED: usize = 256;
-/// With so few segments to spare, memory is short: what moves must leave no garbage.
+/// Number of spare segments below which memory is short: what moves must leave no garbage.
 const FEW_SPARE: usize = 4;
-/// How many segments are emptied in a round where memory is short.
+/// Number of segments emptied in a round where memory is short.
 const EMPTIED_SHORT: usize = 2;
-/// How often a chain is locked again after room was made for its items.
+/// Number of times that a chain is locked again after room was made for its items.
 const LOCKED_MOST: usize = 4;
 const PAGE: usize = 4096;
 const HEADER: usize = size_of::<Header>();
 
-/// What a step works on.
+/// The context of a step.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Around<'a> {
     pub(super) segments: &'a Segments,
@@ -61,7 +64,7 @@ impl Around<'_> {
     }
 }
 
-/// What happened so far.
+/// Counters since the start.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counters {
     slices: u64,
@@ -76,7 +79,7 @@ struct Counters {
     emptied_segments: u64,
 }
 
-/// Items of a segment by heat, and its pages on which they begin, a bit for each.
+/// Items of a segment by heat, and a bit for each of its pages on which an item begins.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counted {
     items: [u16; HEATS],
@@ -96,7 +99,7 @@ struct Victim {
 }
 
 impl Victim {
-    /// Whether an item leaves, and to which of the open segments.
+    /// The open segment, by index, that an item moves to; `None` if it stays.
     fn sends(&self, slot: &Slot<'_>) -> Option<usize> {
         let is_hot = slot.clock() >= u64::from(self.hot_from);
         let leaves = match self.plan {
@@ -118,22 +121,22 @@ enum Phase {
     Closing { victim: usize },
 }
 
-/// What became of an item.
+/// Result of a visit to an item.
 enum Visit {
     Left,
     Stays,
-    /// It leaves once the open segment for it has room.
+    /// The item leaves once the open segment of this index has room.
     NeedsRoom(usize),
 }
 
-/// What became of a chain.
+/// Result of a visit to a chain.
 enum Chain {
     Done,
-    /// No segment is left for what moves.
+    /// No segment is left for items that move.
     Full,
 }
 
-/// Brings hot items together. One thread at a time has it.
+/// Brings hot items together. One thread at a time uses it.
 pub(super) struct Consolidator {
     rules: Rules,
     counters: Counters,
@@ -146,10 +149,10 @@ pub(super) struct Consolidator {
     counted: Vec<Counted>,
     /// All items in segments, by heat.
     items: [u64; HEATS],
-    /// Bytes of an item, on the average, as a walk goes by.
+    /// Average bytes of an item, updated as a walk goes on.
     item_bytes: usize,
     victims: Vec<Victim>,
-    /// Segments that may be emptied, and what it is worth.
+    /// Segments that may be emptied, with what emptying is worth.
     rewrites: Vec<(f64, Victim)>,
     /// For each segment one more than the place of its victim, or 0.
     places: Vec<u32>,
@@ -168,7 +171,7 @@ impl fmt::Debug for Consolidator {
 }
 
 impl Consolidator {
-    /// Nothing is known of any item yet.
+    /// Makes a consolidator that knows nothing of any item yet.
     pub(super) fn new(rules: Rules) -> Consolidator {
         Consolidator {
             counters: Counters::default(),
@@ -192,7 +195,7 @@ impl Consolidator {
         }
     }
 
-    /// Names and figures of what happened.
+    /// Names and values of the counters.
     pub(super) fn figures(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let counters = &self.counters;
         let percent = |of: Utilisation| (of.share() * 100.0).round() as u64;
@@ -250,7 +253,7 @@ impl Consolidator {
         progress
     }
 
-    /// Leaves everything as if it had never begun, but for what has moved.
+    /// Resets everything to the beginning, except that moved items stay moved.
     fn stop(&mut self, around: Around<'_>) -> Progress {
         if self.stopped {
             return Progress::Resting;
@@ -262,7 +265,7 @@ impl Consolidator {
         let Consolidator { counters, before, now, .. } = *self;
         let new = Consolidator { counters, before, now, ..Consolidator::new(self.rules.clone()) };
         let throttle = std::mem::replace(self, new).throttle;
-        // Switched off and on, it gets no more of the time by that.
+        // Switching off and on gives it no more of the time.
         self.throttle = throttle;
         Progress::Resting
     }
@@ -320,7 +323,7 @@ impl Consolidator {
                 slot = slot.cool();
             }
             let Some(segment) = around.segments.segment_of(slot.pointer()) else { continue };
-            // What was opened since the count began is new.
+            // A segment opened since the count began is new.
             let Some(counted) = self.counted.get_mut(segment) else { continue };
             let heat = slot.clock() as usize;
             let start = slot.pointer() as usize - around.segments.address(segment) as usize;
@@ -333,7 +336,7 @@ impl Consolidator {
         }
     }
 
-    /// The end of a count: what is hot.
+    /// Ends a count: decides what is hot.
     fn classify(&mut self, around: Around<'_>) -> Progress {
         let Some((spare, sealed)) = around.segments.spare() else { return Progress::Waiting };
         let bytes = self.items.map(|items| items * self.item_bytes as u64);
@@ -347,14 +350,14 @@ impl Consolidator {
         let hot_bytes = self.rules.hot_bytes.unwrap_or(fitting as u64);
         let (items, now_ms) = (self.items.iter().sum(), around.segments.now_ms());
         if !self.classifier.scanned(&bytes, items, hot_bytes, now_ms) {
-            // They are counted again at once, one less each.
+            // The items are counted again at once, one less each.
             self.phase = Phase::Resting { until_ms: 0 };
             return Progress::Working;
         }
         self.counters.rounds += 1;
         let short = spare < FEW_SPARE;
-        // Where the pager has it all in DRAM, nothing is gained. Without it the kernel may swap,
-        // which is not seen here.
+        // Where the pager has all items in DRAM, nothing is gained. Without a pager the kernel may
+        // swap, which is not seen here.
         let pays = around.tiering.is_none() || some_out || self.rules.hot_bytes.is_some();
         around.heat.count_by(Counting {
             on: true,
@@ -377,7 +380,7 @@ impl Consolidator {
         Progress::Working
     }
 
-    /// Whether and how items of a segment leave. Of segments that are emptied, `most` at most.
+    /// Decides whether and how items of a segment leave. At most `most` segments are emptied.
     fn judge(&mut self, around: Around<'_>, segment: usize, short: bool, most: usize) {
         let counted = &self.counted[segment];
         let items: usize = counted.items.iter().map(|n| usize::from(*n)).sum();
@@ -388,7 +391,7 @@ impl Consolidator {
             objects: counted.items.map(u32::from),
         };
         let scale = self.classifier.scale();
-        // What is hot already stays so until it has cooled down for longer.
+        // Hot items stay hot until they have cooled down for longer.
         let hot_from = hot_from(sealed.map_or(Kind::Fresh, |sealed| sealed.kind), scale);
         let hot_pages = counted.pages[usize::from(hot_from)..].iter().fold(0, |a, b| a | b);
         self.now.hot_bytes += contents.from(hot_from);
@@ -432,7 +435,7 @@ impl Consolidator {
         self.rewrites.truncate(most);
     }
 
-    /// All segments are judged: the victims.
+    /// Chooses the victims, once all segments are judged.
     fn choose(&mut self, most: usize) {
         if self.before.page_bytes == 0 {
             self.before = self.now;
@@ -448,14 +451,14 @@ impl Consolidator {
         };
     }
 
-    /// The place of the victim that an item lies in.
+    /// Index of the victim that an item lies in.
     fn victim(&self, segments: &Segments, slot: &Slot<'_>) -> Option<usize> {
         let segment = segments.segment_of(slot.pointer())?;
         let place = self.places.get(segment)?.checked_sub(1)? as usize;
         segments.is_sealed(segment, self.victims[place].number).then_some(place)
     }
 
-    /// Moves what is to leave of a chain.
+    /// Moves items of a chain that are to leave.
     fn empty(&mut self, around: Around<'_>, chain: usize) -> Chain {
         let index = around.context.index;
         let leaves = |slot: &Slot<'_>| {
@@ -492,12 +495,12 @@ impl Consolidator {
         Chain::Done
     }
 
-    /// Moves items that were hot when they were touched lately, but lie among cold ones: their
-    /// pages are in DRAM now.
+    /// Moves items that were hot when last touched, but lie among cold ones: their pages are in
+    /// DRAM now.
     fn move_noted(&mut self, around: Around<'_>, slice: &Slice) {
         let Some(from) = around.heat.counting().noted_from else { return };
         if self.before.page_bytes == 0 {
-            // How well pages are used is told as it is before anything moves.
+            // The use of pages is measured as it is before anything moves.
             self.measure_soon(around);
             return;
         }
@@ -526,7 +529,7 @@ impl Consolidator {
         }
     }
 
-    /// Something is hot: it is to be counted how much.
+    /// Has the use of pages measured, once something is hot.
     fn measure_soon(&mut self, around: Around<'_>) {
         let mut some = false;
         while around.heat.seen.0.pop().is_some() {
@@ -583,7 +586,7 @@ impl Consolidator {
         Visit::Left
     }
 
-    /// Replaces a full open segment. Gives whether it could.
+    /// Replaces a full open segment. Returns whether that succeeded.
     fn make_room(&mut self, around: Around<'_>, open: usize, wipes: bool) -> bool {
         match around.segments.replace_open(self.open[open], MOVED[open], !wipes) {
             Some(new) => self.open[open] = Some(new),
@@ -595,7 +598,7 @@ impl Consolidator {
         true
     }
 
-    /// The end for a victim. Gives false where that has to wait.
+    /// Finishes a victim. Returns false where that has to wait.
     fn close(&mut self, around: Around<'_>, victim: Victim) -> bool {
         let kind = match victim.plan {
             Plan::Rewrite => {
@@ -613,7 +616,7 @@ impl Consolidator {
         true
     }
 
-    /// The end of a round.
+    /// Ends a round.
     fn rest(&mut self, around: Around<'_>) {
         let moved = self.counters.moved_bytes - self.moved_before;
         let pause_ms = self.pauses.after(moved, self.live_bytes);

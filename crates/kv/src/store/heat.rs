@@ -1,7 +1,7 @@
 //! How hot items are, by the two bits in their slots of the index.
 //!
 //! While hot items are brought together, touches count by chance, so that a clock of 3 stands for
-//! some seven of them; else every touch counts.
+//! some seven of them. Otherwise every touch counts.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -11,24 +11,24 @@ use super::index::Slot;
 
 /// The highest clock.
 const MOST: u64 = 3;
-/// No item is so hot.
+/// A clock that no item has.
 const NEVER: u8 = u8::MAX;
 
-/// What all threads go by when they count a touch: four numbers that are read together.
+/// The parameters of counting a touch, for all threads: four numbers that are read together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Counting {
     /// Whether hot items are brought together.
     pub(super) on: bool,
-    /// One touch in 2^this is counted.
+    /// One touch in 2^`sampling` is counted.
     pub(super) sampling: u8,
-    /// From which clock on an item is hot.
+    /// Clock from which on an item is hot.
     pub(super) hot_from: u8,
-    /// From which clock on a touched item is moved by itself, if any is.
+    /// Clock from which on a touched item is moved by itself, if any is.
     pub(super) noted_from: Option<u8>,
 }
 
 impl Counting {
-    /// Where nothing was counted yet.
+    /// Makes the parameters before anything was counted.
     pub(super) fn new(on: bool) -> Counting {
         Counting { on, sampling: 0, hot_from: MOST as u8, noted_from: None }
     }
@@ -45,8 +45,7 @@ impl Counting {
     }
 }
 
-/// The heat of all items. What is read with every touch does not share a cache line with what is
-/// written.
+/// The heat of all items. Fields read with every touch share no cache line with written ones.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(super) struct Heat {
@@ -61,12 +60,12 @@ pub(super) struct Heat {
 pub(super) struct Noted(pub(super) Seen);
 
 impl Heat {
-    /// No item was touched yet.
+    /// Makes the heat of items before any was touched.
     pub(super) fn new(on: bool) -> Heat {
         Heat { counting: AtomicU32::new(Counting::new(on).pack()), seen: Noted::default() }
     }
 
-    /// What touches are counted by.
+    /// The parameters of counting touches.
     pub(super) fn counting(&self) -> Counting {
         Counting::unpack(self.counting.load(Relaxed))
     }
@@ -76,27 +75,27 @@ impl Heat {
         self.counting().on
     }
 
-    /// Switches it on or off. Touches count anew from then on.
+    /// Switches bringing hot items together on or off. Touches count anew from then on.
     pub(super) fn switch(&self, on: bool) {
         let switched = |word| (Counting::unpack(word).on != on).then(|| Counting::new(on).pack());
         let _ = self.counting.fetch_update(Relaxed, Relaxed, switched);
     }
 
-    /// Says what touches are counted by, unless it was switched off.
+    /// Sets the parameters of counting touches, unless it was switched off.
     pub(super) fn count_by(&self, counting: Counting) {
         let changed = |word| Counting::unpack(word).on.then(|| counting.pack());
         let _ = self.counting.fetch_update(Relaxed, Relaxed, changed);
     }
 
-    /// The segments for an item that survives an eviction.
+    /// The kind of segment for an item that survives an eviction.
     pub(super) fn kind_of(&self, slot: &Slot<'_>) -> Kind {
         let counting = self.counting();
         let is_hot = counting.on && slot.clock() >= u64::from(counting.hot_from);
         if is_hot { Kind::Hot } else { Kind::Fresh }
     }
 
-    /// The slot of an item that is touched, with that counted. `is_placed` says whether it lies
-    /// where it may lie if it is hot.
+    /// Counts a touch of an item; returns its slot. `is_placed` says whether it lies where a hot
+    /// item may lie.
     #[inline]
     pub(super) fn touched<'a>(
         &self,

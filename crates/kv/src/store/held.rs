@@ -1,10 +1,10 @@
-//! Memory beside items that is part of the memory limit: what connections have received or are
-//! about to send.
+//! Memory besides items that is part of the memory limit: bytes that connections have received or
+//! are about to send.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Bytes of the memory limit that something beside items takes, until this is dropped.
+/// Bytes of the memory limit that something besides items takes, until this is dropped.
 #[derive(Debug)]
 pub struct Held {
     all: Arc<AtomicUsize>,
@@ -12,17 +12,18 @@ pub struct Held {
 }
 
 impl Held {
-    /// Takes nothing yet. `all` counts what all of them take together.
+    /// Makes a share that takes nothing yet. `all` counts what all shares take together.
     pub(super) fn new(all: &Arc<AtomicUsize>) -> Held {
         Held { all: Arc::clone(all), bytes: 0 }
     }
 
-    /// The bytes that it takes.
+    /// Bytes that the share takes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Takes so many from now on, whether there is room or not. Items make way later.
+    /// Makes the share take `bytes` from now on, whether there is room or not. Items make way
+    /// later.
     pub fn set(&mut self, bytes: usize) {
         if bytes > self.bytes {
             self.all.fetch_add(bytes - self.bytes, Relaxed);

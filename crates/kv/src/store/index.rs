@@ -22,11 +22,13 @@ const TAG_SHIFT: u32 = 48;
 /// The bytes of memory limit for which there is one slot.
 const BYTES_PER_SLOT: usize = 128;
 const BUCKETS_MIN: usize = 1024;
-/// Where the number of items is known, six of seven slots are taken at most, on average.
+/// Average number of slots of a bucket that are taken, where the number of items is known: six of
+/// seven.
 const ITEMS_PER_BUCKET: usize = SLOTS - 1;
-/// So many cache lines of an item are fetched ahead. What follows, the CPU foresees.
+/// Number of cache lines of an item that are prefetched. The CPU prefetches those that follow.
 const ITEM_LINES: usize = 3;
-/// A lock is held for the copy of a value, so a waiting thread soon gives up its CPU.
+/// Number of spins before a waiting thread gives up its CPU: a lock is held for the copy of a
+/// value.
 const SPINS: u32 = 64;
 
 #[repr(C, align(64))]
@@ -60,7 +62,7 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Reserves memory that takes nothing until it is written.
+    /// Reserves address space that takes no memory until it is written.
     pub(super) fn new(bytes: usize) -> io::Result<Mapping> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
@@ -109,7 +111,7 @@ impl Slot<'_> {
         Slot { word: hash >> TAG_SHIFT << TAG_SHIFT | address, place: None }
     }
 
-    /// Whether there is an item that may have a hash.
+    /// Whether the slot has an item that may have a hash.
     pub(super) fn is_of(&self, hash: u64) -> bool {
         self.word != 0 && self.word >> TAG_SHIFT == hash >> TAG_SHIFT
     }
@@ -119,7 +121,7 @@ impl Slot<'_> {
         (self.word & POINTER_MASK) as usize as *mut u8
     }
 
-    /// The clock: how often it was used lately, at most 3.
+    /// The clock: how often the item was used lately, at most 3.
     pub(super) fn clock(&self) -> u64 {
         self.word & CLOCK_MASK
     }
@@ -140,9 +142,9 @@ impl Slot<'_> {
         Slot { word, ..self }.at(pointer)
     }
 
-    /// Takes a step from the clock in the index, if the slot still is as it was found. The bucket
-    /// need not be locked: a thread that locked it may overwrite the step, but never a changed slot
-    /// is.
+    /// Subtracts a step from the clock in the index, if the slot still is as it was found. The
+    /// bucket need not be locked: a thread that locked it may overwrite the step, but this never
+    /// overwrites a changed slot.
     pub(super) fn cool(self) -> Self {
         if self.clock() == 0 {
             return self;
@@ -165,8 +167,8 @@ pub(super) struct Index {
 }
 
 impl Index {
-    /// An index for that many items, or for as many as a memory limit lets one expect. It does not
-    /// grow: it has room for about four times as many.
+    /// Makes an index for `items` items, or for as many as a memory limit lets one expect. It does
+    /// not grow: it has room for about four times as many.
     pub(super) fn new(memory_limit: usize, items: Option<usize>) -> io::Result<Index> {
         let buckets = match items {
             Some(items) => items / ITEMS_PER_BUCKET,
@@ -181,7 +183,7 @@ impl Index {
         Ok(Index { mapping, heads, buckets, overflows: AtomicUsize::new(heads) })
     }
 
-    /// The bytes of the buckets that begin a chain, and their number's logarithm.
+    /// Bytes of the buckets that begin a chain, and the base-2 logarithm of their number.
     pub(super) fn size(&self) -> (usize, u32) {
         (self.heads * size_of::<Bucket>(), self.heads.trailing_zeros())
     }
@@ -197,8 +199,8 @@ impl Index {
         prefetch(ptr::from_ref(self.bucket(self.chain_of(hash))).cast());
     }
 
-    /// Has the CPU fetch the items that a hash may mean. Their bucket should be there by now. It is
-    /// not locked: an item that is gone by then is fetched in vain.
+    /// Prefetches the items that a hash may mean. Their bucket should be cached by now. It is not
+    /// locked: an item that is gone by then is fetched in vain.
     pub(super) fn prefetch_items(&self, hash: u64) {
         let bucket = self.bucket(self.chain_of(hash));
         for slot in &bucket.slots {
@@ -226,7 +228,7 @@ impl Index {
         hash as usize & (self.heads - 1)
     }
 
-    /// The slots of a chain that are taken. It is not locked: their items may be gone by now, and
+    /// The taken slots of a chain. The chain is not locked: their items may be gone by now, and
     /// must not be read.
     pub(super) fn peek(&self, chain: usize) -> impl Iterator<Item = Slot<'_>> {
         chain_from(self, self.bucket(chain))
@@ -328,7 +330,7 @@ impl<'a> Guard<'a> {
             .min_by_key(Slot::clock)
     }
 
-    /// Puts a word into a free slot. Gives false where all buckets are taken.
+    /// Puts a word into a free slot. Returns false where all buckets are taken.
     pub(super) fn insert(&self, new: Slot<'_>) -> bool {
         let mut last = self.head;
         for bucket in self.chain() {

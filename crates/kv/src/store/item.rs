@@ -25,13 +25,13 @@ pub struct NewItem<'a> {
     pub value: [&'a [u8]; 2],
     /// The client's flags.
     pub flags: u32,
-    /// The second at which it expires, or 0.
+    /// The second at which the item expires, or 0.
     pub expires: u32,
     /// The state bits.
     pub state: u8,
 }
 
-/// What is stored before the key.
+/// The header that precedes the key.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Header {
@@ -45,11 +45,11 @@ pub struct Header {
     pub size: u32,
     /// The client's flags.
     pub flags: u32,
-    /// The second at which it expires, or 0.
+    /// The second at which the item expires, or 0.
     pub expires: u32,
-    /// The second at which it was stored.
+    /// The second at which the item was stored.
     pub created: u32,
-    /// The second at which it was last read.
+    /// The second at which the item was last read.
     pub accessed: u32,
     /// The bytes of the key.
     pub key_len: u8,
@@ -57,14 +57,14 @@ pub struct Header {
     pub state: u8,
 }
 
-/// An item that is being looked at under its bucket's lock.
+/// An item that is accessed under its bucket's lock.
 #[derive(Debug)]
 pub struct Item<'a> {
-    /// What is known of it.
+    /// Header of the item.
     pub header: &'a mut Header,
-    /// Its key.
+    /// Key of the item.
     pub key: &'a [u8],
-    /// Its value.
+    /// Value of the item.
     pub value: &'a mut [u8],
 }
 
@@ -85,7 +85,7 @@ impl Item<'_> {
         }
     }
 
-    /// Whether its time is over.
+    /// Whether the item's time is over.
     pub fn is_expired(&self, now: u32) -> bool {
         self.header.is_expired(now)
     }
@@ -97,8 +97,8 @@ pub(super) fn has_key(pointer: *mut u8, key: &[u8]) -> bool {
     unsafe { Item::from_pointer(pointer) }.key == key
 }
 
-/// Header and key of the item at a pointer from a locked bucket, of which nothing is brought into
-/// DRAM. `key` is for the key.
+/// Reads header and key of the item at a pointer from a locked bucket, and restores no page for it.
+/// `key` receives the key.
 pub(super) fn list<'a>(
     pointer: *const u8,
     aside: &mut Aside,
@@ -122,7 +122,7 @@ pub(super) fn size(pointer: *mut u8) -> usize {
     unsafe { (*pointer.cast::<Header>()).size as usize }
 }
 
-/// Overwrites key and value of an item that was moved elsewhere, so that the page compresses the
+/// Overwrites key and value of an item that was moved elsewhere, so that the page compresses
 /// better. Its header stays, by which those behind it are found.
 ///
 /// # Safety
@@ -169,7 +169,7 @@ pub(super) unsafe fn write(pointer: *mut u8, new: &NewItem<'_>, hash: u64, now: 
     }
 }
 
-/// The bytes that memcached would count for an item, which statistics and `-I` go by.
+/// Bytes that memcached would count for an item. Statistics and `-I` use them.
 pub fn item_bytes(key_len: usize, value_len: usize, flags: u32) -> usize {
     let (header, cas, terminators) = (48, 8, 3);
     header + cas + terminators + key_len + value_len + if flags == 0 { 0 } else { 4 }
@@ -181,7 +181,7 @@ impl Header {
         self.expires != 0 && self.expires <= now
     }
 
-    /// What a client may ask of an item that was made just now.
+    /// A header with what a client may ask of an item that was made just now.
     pub fn of_new(cas: u64, expires: u32) -> Header {
         Header {
             hash: 0,

@@ -34,7 +34,7 @@ use heat::Heat;
 use index::{Index, Slot};
 use segments::{Context, Flushed, Segments};
 
-/// The most keys that are prefetched at once: more would push out what was fetched first.
+/// Maximum number of keys that are prefetched at once: more would evict what was fetched first.
 pub const PREFETCHED: usize = 16;
 
 /// The outcome of a search for a key.
@@ -62,13 +62,13 @@ pub enum Decision {
 /// The reason that an item was not stored.
 #[derive(Debug, PartialEq, Eq)]
 pub enum PutError<E> {
-    /// There is no memory for it.
+    /// Memory for the item is out.
     OutOfMemory,
     /// The caller refused after it saw the present item.
     Refused(E),
 }
 
-/// What items are listed with: a page, and a key.
+/// State for listing items: a page, and a key.
 #[derive(Debug)]
 pub struct Lister {
     aside: Aside,
@@ -82,7 +82,7 @@ pub struct Store {
     segments: Segments,
     heat: Arc<Heat>,
     consolidator: Mutex<Consolidator>,
-    /// No client can know which keys have similar hashes.
+    /// Seed of hashes, so that no client can know which keys have similar ones.
     hash_seed: u64,
     /// The settings.
     pub config: Config,
@@ -108,7 +108,7 @@ impl Store {
         })
     }
 
-    /// A new CAS identifier.
+    /// Draws a new CAS identifier.
     pub fn new_cas(&self) -> u64 {
         self.next_cas.fetch_add(1, Relaxed)
     }
@@ -122,8 +122,8 @@ impl Store {
         XxHash3_64::oneshot_with_seed(self.hash_seed, key)
     }
 
-    /// Has the CPU fetch what searches for some keys will touch, all at once: one by one, each
-    /// search would wait for its bucket and then for its item.
+    /// Prefetches what searches for some keys will touch, all at once. One by one, each search
+    /// would wait for its bucket and then for its item.
     pub fn prefetch<'a>(&self, keys: impl Iterator<Item = &'a [u8]>) {
         let mut hashes = [0; PREFETCHED];
         let mut count = 0;
@@ -137,7 +137,7 @@ impl Store {
         }
     }
 
-    /// Whether the item at a pointer from a locked bucket has a key. It is in DRAM then.
+    /// Whether the item at a pointer from a locked bucket has a key. Its pages are in DRAM then.
     fn has_key(&self, pointer: *mut u8, key: &[u8]) -> bool {
         if let Some(tiering) = self.config.tiering {
             // Header and key first: the header says how long the whole item is.
@@ -163,7 +163,7 @@ impl Store {
         }
     }
 
-    /// What flushes have made vanish so far.
+    /// The flushes' effect so far.
     fn flushed(&self, now: u32) -> Flushed {
         let at = self.flush_at.load(Relaxed);
         let cas = self.flush_cas.load(Relaxed);
@@ -213,7 +213,7 @@ impl Store {
         outcome
     }
 
-    /// Stores an item unless `decide` refuses after it saw the present one. Gives the new CAS.
+    /// Stores an item unless `decide` refuses after it saw the present one. Returns the new CAS.
     pub fn put<E>(
         &self,
         new: NewItem<'_>,
@@ -298,7 +298,7 @@ impl Store {
     }
 
     /// Brings hot items together, for about `budget`. To be called often by one thread, between
-    /// requests. A thread that comes while another one is at it goes away again.
+    /// requests. Returns at once while another thread does it.
     pub fn consolidate(&self, now: u32, stats: &Stats, budget: Duration) -> Progress {
         let Ok(mut consolidator) = self.consolidator.try_lock() else {
             return Progress::Waiting;
@@ -312,12 +312,12 @@ impl Store {
         consolidator.step(around, budget)
     }
 
-    /// Has hot items brought together from now on, or not.
+    /// Switches bringing hot items together on or off.
     pub fn switch_consolidation(&self, on: bool) {
         self.heat.switch(on);
     }
 
-    /// What was done to bring hot items together, for `stats terrace`.
+    /// Counters of bringing hot items together, for `stats terrace`.
     pub fn consolidation(&self) -> Vec<(&'static str, u64)> {
         let consolidator = self.consolidator.lock().unwrap_or_else(PoisonError::into_inner);
         let mut lines = vec![("consolidate", u64::from(self.heat.is_on()))];
@@ -330,13 +330,13 @@ impl Store {
         self.index.chains()
     }
 
-    /// Something to list items with.
+    /// Makes the state for listing items.
     pub fn lister(&self) -> Lister {
         Lister { aside: Aside::new(self.config.tiering), key: Box::new([0; KEY_MAX]) }
     }
 
-    /// Shows header and key of every item of a chain, dead ones too. That is no use of them: none
-    /// becomes hotter, or comes into DRAM.
+    /// Shows header and key of every item of a chain, dead ones too. That does not count as a use:
+    /// none becomes hotter, or is restored.
     pub fn list(&self, chain: usize, lister: &mut Lister, mut view: impl FnMut(&Header, &[u8])) {
         let guard = self.index.lock_chain(chain);
         for slot in guard.slots() {
@@ -350,30 +350,30 @@ impl Store {
         header.is_expired(now) || self.flushed(now).has(header)
     }
 
-    /// The bytes that items may take.
+    /// Bytes that items may take.
     pub fn memory_limit(&self) -> usize {
         self.segments.limit()
     }
 
-    /// Changes the bytes that items may take. Gives false where that is out of bounds.
+    /// Changes the bytes that items may take. Returns false where that is out of bounds.
     pub fn set_memory_limit(&self, bytes: usize) -> bool {
         self.segments.set_limit(bytes)
     }
 
-    /// A share of the memory limit for something beside items. Nothing of it is taken yet.
+    /// Makes a share of the memory limit for something besides items. It takes nothing yet.
     pub fn share(&self) -> Held {
         Held::new(self.segments.held())
     }
 
-    /// Takes bytes of the memory limit for something beside items, evicting items where that is
-    /// allowed. Gives false where there is no room; nothing more is taken then.
+    /// Takes bytes of the memory limit for something besides items, and evicts items where that is
+    /// allowed. Returns false where there is no room; nothing more is taken then.
     pub fn hold(&self, held: &mut Held, bytes: usize, now: u32, stats: &Stats) -> bool {
         let flushed = self.flushed(now);
         let context = Context { index: &self.index, now, flushed, stats };
         self.segments.hold(held, bytes, context)
     }
 
-    /// The bytes of the memory limit that are taken beside items.
+    /// Bytes of the memory limit that are taken besides items.
     pub fn held_bytes(&self) -> usize {
         self.segments.held().load(Relaxed)
     }

@@ -32,28 +32,28 @@ use super::item::{Header, Item};
 use crate::stats::Stats;
 use crate::tiering::Tiering;
 
-/// The bytes of a segment.
+/// Bytes of a segment.
 pub(super) const SEGMENT: usize = 64 << 10;
 /// Items above this have an allocation of their own.
 pub(super) const SMALL_MAX: usize = SEGMENT / 8;
 /// Large items take whole multiples of this.
 const LARGE_UNIT: usize = 4 << 10;
-/// How many segments are merged at once.
+/// Number of segments merged at once.
 const MERGED: usize = 4;
-/// How many kinds of open segments there are.
+/// Number of kinds of open segments.
 const KINDS: usize = 3;
 /// The kind of segment for new items.
 const NEW: usize = Kind::Fresh as usize;
 /// The kinds of segments for items that consolidation moves.
 pub(super) const MOVED: [Kind; 2] = [Kind::Hot, Kind::Cold];
-/// Segments that are kept free for merging.
+/// Number of segments kept free for merging.
 const RESERVED: usize = 8;
-/// The least address space for segments, for a limit that is raised later.
+/// Least address space for segments, bytes, for a limit that is raised later.
 const ARENA_MIN: usize = 1 << 30;
-/// Entries of freed large items that the queue may hold beside as many as are alive.
+/// Entries of freed large items that the queue may hold besides as many as are alive.
 const QUEUE_SLACK: usize = 1024;
 
-/// What evicting needs beside the segments.
+/// The context of an eviction besides the segments.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Context<'a> {
     pub(super) index: &'a Index,
@@ -69,12 +69,12 @@ impl Context<'_> {
     }
 }
 
-/// What flushes have made vanish.
+/// The effect of flushes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Flushed {
     /// The last second whose items have all vanished.
     pub(super) until: u32,
-    /// The lowest identifier of an item that may be there still.
+    /// Lowest identifier of an item that may still be there.
     pub(super) cas: u64,
 }
 
@@ -85,20 +85,20 @@ impl Flushed {
     }
 }
 
-/// What is known of a segment, beside it.
+/// Metadata of a segment, beside it.
 #[derive(Debug, Default)]
 struct Usage {
     /// Bytes of items in the index.
     live: AtomicU32,
     /// Items that are being written.
     pending: AtomicU32,
-    /// Tells when it was sealed: from earlier uses, too. Zero while it is not sealed.
+    /// Number of this use of the segment, given when it was sealed. Zero while it is not sealed.
     number: AtomicU64,
-    /// The bytes used when it was sealed.
+    /// Bytes used when the segment was sealed.
     length: AtomicU32,
-    /// Milliseconds from the start until it was sealed, of which some bits are lost in 50 days.
+    /// Time from the start until the segment was sealed, ms; some bits are lost in 50 days.
     sealed_ms: AtomicU32,
-    /// Which items are put there.
+    /// Kind of items that the segment holds.
     kind: AtomicU8,
 }
 
@@ -106,7 +106,7 @@ struct Usage {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Open {
     pub(super) segment: usize,
-    /// The bytes used.
+    /// Bytes used.
     pub(super) filled: usize,
 }
 
@@ -117,10 +117,10 @@ impl Open {
     }
 }
 
-/// What is known of a sealed segment.
+/// State of a sealed segment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sealed {
-    /// Tells it from earlier uses.
+    /// Number of this use of the segment, different from earlier ones.
     pub(super) number: u64,
     pub(super) kind: Kind,
     pub(super) length: usize,
@@ -132,15 +132,15 @@ pub(super) struct Sealed {
 #[derive(Debug)]
 struct Large {
     layout: Layout,
-    /// Whether it is being written.
+    /// Whether the item is being written.
     pending: bool,
-    /// Tells it from an earlier one at the same address.
+    /// Number that differs from an earlier item's at the same address.
     number: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Unit {
-    /// A segment and its number. One with another number by now is not this one any more.
+    /// A segment and its number. If the segment has another number by now, it is in another use.
     Segment(usize, u64),
     /// The address of a large item and its number.
     Large(usize, u64),
@@ -149,11 +149,11 @@ enum Unit {
 #[derive(Debug)]
 struct State {
     free: Vec<usize>,
-    /// The segments from here on were never used.
+    /// Number of the first segment that was never used; none after it was.
     fresh: usize,
-    /// By kind.
+    /// The open segments, by kind.
     open: [Option<Open>; KINDS],
-    /// How many segments are sealed, and were so far.
+    /// Number of segments that are sealed, and (next) that were so far.
     sealed: usize,
     sealed_count: u64,
     queue: VecDeque<Unit>,
@@ -162,7 +162,7 @@ struct State {
     used: usize,
     /// The second and the last flush that `swept` is about.
     swept_for: (u32, u64),
-    /// How many entries of the queue were swept in vain.
+    /// Number of entries of the queue that were swept in vain.
     swept: usize,
 }
 
@@ -173,7 +173,7 @@ pub(super) struct Segments {
     usage: Vec<Usage>,
     state: Mutex<State>,
     limit: AtomicUsize,
-    /// Bytes of the limit that are taken beside items.
+    /// Bytes of the limit that are taken besides items.
     held: Arc<AtomicUsize>,
     evictions: bool,
     tiering: Option<Tiering>,
@@ -233,7 +233,7 @@ impl Segments {
         self.limit.load(Relaxed)
     }
 
-    /// Changes the limit. Gives false where the address space is too small.
+    /// Changes the limit. Returns false where the address space is too small.
     pub(super) fn set_limit(&self, bytes: usize) -> bool {
         let fits = bytes / SEGMENT + RESERVED <= self.usage.len();
         if fits {
@@ -242,12 +242,12 @@ impl Segments {
         fits
     }
 
-    /// The bytes that items use.
+    /// Bytes that items use.
     pub(super) fn used(&self) -> usize {
         self.state().used
     }
 
-    /// The bytes of the limit that are taken beside items.
+    /// Bytes of the limit that are taken besides items.
     pub(super) fn held(&self) -> &Arc<AtomicUsize> {
         &self.held
     }
@@ -257,8 +257,8 @@ impl Segments {
         state.used + self.held.load(Relaxed)
     }
 
-    /// Takes bytes of the limit for something beside items, which are evicted where that is
-    /// allowed. Gives false where there is no room.
+    /// Takes bytes of the limit for something besides items, which are evicted where that is
+    /// allowed. Returns false where there is no room.
     pub(super) fn hold(&self, held: &mut Held, bytes: usize, context: Context<'_>) -> bool {
         let mut state = self.state();
         let more = bytes.saturating_sub(held.bytes());
@@ -269,7 +269,7 @@ impl Segments {
         has_room
     }
 
-    /// What may be used before something is evicted.
+    /// Bytes that may be used before something is evicted.
     fn allowed(&self) -> usize {
         let limit = self.limit();
         limit - (RESERVED * SEGMENT).min(limit / 8)
@@ -296,7 +296,7 @@ impl Segments {
         let has_room = |state: &State| state.open[NEW].is_some_and(|open| open.fits(size));
         if !has_room(&state) {
             if !self.evictions && self.taken(&state) + SEGMENT > self.allowed() {
-                // Only what is not open is compacted, and nothing else makes room.
+                // Only sealed segments are compacted, and nothing else makes room.
                 self.seal_all(&mut state);
             }
             let room = self.make_room(&mut state, SEGMENT, context);
@@ -311,7 +311,7 @@ impl Segments {
         Some(pointer)
     }
 
-    /// Takes room that an open segment has. It counts as live from now on.
+    /// Takes room in an open segment. It counts as live from now on.
     pub(super) fn take(&self, open: &mut Open, size: usize) -> (usize, *mut u8) {
         debug_assert!(open.fits(size));
         // SAFETY: `filled + size` is at most the segment's size.
@@ -343,7 +343,7 @@ impl Segments {
         Some(pointer)
     }
 
-    /// Takes entries out of the queue that are not there any more, where they are many.
+    /// Removes entries of the queue that are stale, where they are many.
     fn prune(&self, state: &mut State) {
         if state.queue.len() > 2 * (state.large.len() + state.sealed) + QUEUE_SLACK {
             let large = &state.large;
@@ -356,7 +356,7 @@ impl Segments {
         }
     }
 
-    /// The item is written, and not in the index yet. No bucket is locked.
+    /// Notes that an item is written, and not in the index yet. No bucket is locked.
     pub(super) fn written(&self, pointer: *mut u8) {
         if self.segment_of(pointer).is_none()
             && let Some(large) = self.state().large.get_mut(&(pointer as usize))
@@ -365,7 +365,7 @@ impl Segments {
         }
     }
 
-    /// The item at a pointer is in the index, or was given up.
+    /// Notes that the item at a pointer is in the index, or was given up.
     pub(super) fn finished(&self, pointer: *mut u8) {
         if let Some(segment) = self.segment_of(pointer) {
             self.usage[segment].pending.fetch_sub(1, Release);
@@ -414,7 +414,7 @@ impl Segments {
         usage.number.store(state.sealed_count, Release);
         self.prune(state);
         let unit = Unit::Segment(open.segment, state.sealed_count);
-        // What was found to be cold is evicted first.
+        // Cold items are evicted first.
         match self.kind(open.segment) {
             Kind::Cold => state.queue.push_front(unit),
             Kind::Fresh | Kind::Hot => state.queue.push_back(unit),
@@ -443,7 +443,7 @@ impl Segments {
         self.usage[segment].number.store(0, Relaxed);
         state.sealed -= 1;
         if let Some(tiering) = self.tiering {
-            // Nothing of it needs to be kept anywhere, and nothing restored when it is used again.
+            // The contents need not be kept anywhere, nor restored when the segment is used again.
             tiering.discard(self.address(segment), SEGMENT);
         } else if state.free.len() >= 2 * RESERVED {
             // SAFETY: the index has no item of the segment any more, so that no thread reads it.
@@ -453,7 +453,7 @@ impl Segments {
         state.used -= SEGMENT;
     }
 
-    /// Whether a segment is sealed, and still the one with a number.
+    /// Whether a segment is sealed, and still has a number.
     pub(super) fn is_sealed(&self, segment: usize, number: u64) -> bool {
         self.usage[segment].number.load(Acquire) == number
     }
@@ -478,12 +478,12 @@ impl Segments {
         }
     }
 
-    /// Milliseconds since the start.
+    /// Time since the start, ms.
     pub(super) fn now_ms(&self) -> u64 {
         self.begun.elapsed().as_millis() as u64
     }
 
-    /// Whether an item lies where it may lie if it is hot: among hot ones, in a segment that is
+    /// Whether an item lies where a hot item may lie. That is among hot ones, in a segment that is
     /// being filled, or in an allocation of its own.
     pub(super) fn is_placed(&self, pointer: *mut u8) -> bool {
         self.segment_of(pointer).is_none_or(|segment| {
@@ -492,20 +492,20 @@ impl Segments {
     }
 }
 
-/// What consolidation asks for. All locks are tried only, as its thread has requests to serve.
+/// The operations for consolidation. All locks are tried only, as its thread has requests to serve.
 impl Segments {
-    /// The number of segments that were ever used.
+    /// Number of segments that were ever used.
     pub(super) fn count(&self) -> Option<usize> {
         self.try_state().map(|state| state.fresh)
     }
 
-    /// How many segments more may be used, and how many are sealed.
+    /// Number of segments that may still be used, and number of sealed ones.
     pub(super) fn spare(&self) -> Option<(usize, usize)> {
         let state = self.try_state()?;
         Some((self.allowed().saturating_sub(self.taken(&state)) / SEGMENT, state.sealed))
     }
 
-    /// What is known of a segment, if it is sealed.
+    /// State of a segment, if it is sealed.
     pub(super) fn sealed(&self, segment: usize) -> Option<Sealed> {
         let usage = &self.usage[segment];
         let number = usage.number.load(Acquire);
@@ -519,7 +519,7 @@ impl Segments {
         })
     }
 
-    /// Says which items are left in a segment, if it still is the one with a number. Gives nothing
+    /// Sets the kind of the items left in a segment, if it still has the number. Returns nothing
     /// where the state was locked.
     pub(super) fn sort(&self, segment: usize, number: u64, kind: Kind) -> Option<()> {
         // No thread closes and reopens it meanwhile.
@@ -530,8 +530,8 @@ impl Segments {
         Some(())
     }
 
-    /// Takes the open segments for hot and for cold items, which no other thread fills then, to
-    /// those that are taken already. Gives false where the state is locked.
+    /// Adds the open segments for hot and for cold items, which no other thread fills then, to
+    /// those in `taken`. Returns false where the state is locked.
     pub(super) fn take_open(&self, taken: &mut [Option<Open>; 2]) -> bool {
         let Some(mut state) = self.try_state() else { return false };
         for (kind, open) in MOVED.into_iter().zip(taken) {
@@ -540,7 +540,7 @@ impl Segments {
         true
     }
 
-    /// Gives back what was taken, unless the state is locked.
+    /// Returns the taken segments, unless the state is locked.
     pub(super) fn return_open(&self, taken: &mut [Option<Open>; 2]) {
         let Some(mut state) = self.try_state() else { return };
         for (kind, open) in MOVED.into_iter().zip(taken) {
@@ -551,10 +551,10 @@ impl Segments {
         }
     }
 
-    /// A segment for hot or for cold items, in place of a full one. With `from_reserve` a new one
-    /// may be of those that are kept free for merging, but for as many as a merge may need: that is
-    /// for items whose segment is given back. Gives none and leaves the full one where it cannot be
-    /// had now.
+    /// Opens a segment for hot or for cold items, in place of a full one. With `from_reserve` a new
+    /// one may be of those kept free for merging, except as many as a merge may need. That is for
+    /// items whose segment is given back. Returns none, and leaves the full one, if it is
+    /// impossible now.
     pub(super) fn replace_open(
         &self,
         full: Option<Open>,
@@ -566,7 +566,7 @@ impl Segments {
         if state.open[kind].is_none() {
             let (needed, allowed) = match from_reserve {
                 true => ((1 + MERGED) * SEGMENT, self.limit()),
-                // Nothing is evicted for the sake of what leaves garbage behind.
+                // Nothing is evicted for items that leave garbage behind.
                 false => (SEGMENT, self.allowed()),
             };
             if self.taken(&state) + needed > allowed {
@@ -580,7 +580,7 @@ impl Segments {
         state.open[kind].take()
     }
 
-    /// Gives back a segment with a number if it is still there and has no items. Gives whether it
+    /// Gives back a segment with a number if it is still there and has no items. Returns whether it
     /// did, or nothing where the state was locked.
     pub(super) fn close_if_empty(&self, segment: usize, number: u64) -> Option<bool> {
         let mut state = self.try_state()?;

@@ -14,7 +14,7 @@ fn store_with(mebibytes: usize, evictions: bool, consolidate: bool) -> (Store, S
         items: None,
         tiering: None,
         consolidate,
-        // As fast as it goes.
+        // Rules for working as fast as possible.
         rules: Rules {
             bytes_per_s: u64::MAX,
             cpu_share: 1.0,
@@ -35,8 +35,8 @@ fn set_at(store: &Store, stats: &Stats, key: &str, value: &[u8], expires: u32, n
     store.put(new, now, stats, |_| Ok::<(), ()>(())).is_ok()
 }
 
-/// Stores items with the keys `name-0`, `name-1` and so on until there is no room, and gives how
-/// many there are.
+/// Stores items with the keys `name-0`, `name-1` and so on until there is no room. Returns how many
+/// there are.
 fn fill(store: &Store, stats: &Stats, name: &str, value: &[u8], expires: u32, now: u32) -> usize {
     let mut stored = 0;
     while set_at(store, stats, &format!("{name}-{stored}"), value, expires, now) {
@@ -302,8 +302,8 @@ fn figure(store: &Store, name: &str) -> u64 {
     figures.iter().find(|(one, _)| *one == name).expect("it is told").1
 }
 
-/// Uses some items over and over, and brings what is hot together meanwhile, until so many percent
-/// of the pages with hot items are these, and so many items have moved.
+/// Uses some items over and over, and brings hot items together meanwhile. Ends when `percent`
+/// percent of the pages with hot items are these, and enough items have moved.
 fn heat_until(store: &Store, stats: &Stats, hot: &[String], percent: u64, moved: u64) {
     let begun = std::time::Instant::now();
     while figure(store, "consolidate:utilisation_percent") < percent

@@ -1,7 +1,7 @@
 //! TLS as memcached has it: its options, by rustls; certificates; counters.
 //!
-//! Files are read at the start, before `-u` takes effect, and again by `refresh_certs`. What could
-//! not be read then leaves the certificates as they were.
+//! Files are read at the start, before `-u` takes effect, and again by `refresh_certs`. If that
+//! fails, the certificates stay as they were.
 
 pub mod options;
 pub mod stream;
@@ -20,17 +20,17 @@ use rustls::{Error, InconsistentKeys, ProtocolVersion, RootCertStore, ServerConf
 
 use options::Options;
 
-/// A larger file of certificates or keys is refused.
+/// Maximum bytes of a file of certificates or keys.
 const FILE_MAX: u64 = 1 << 20;
-/// The most sessions that clients may resume, with `ssl_session_cache`.
+/// Maximum number of sessions that clients may resume, with `ssl_session_cache`.
 const SESSIONS_MAX: usize = 4096;
 
-/// What the server's threads share of TLS.
+/// State of TLS that the server's threads share.
 #[derive(Debug)]
 pub struct Tls {
     /// The options.
     pub options: Options,
-    /// What new connections begin with, and since when.
+    /// The configuration of new connections, and since when.
     current: RwLock<(Arc<ServerConfig>, Instant)>,
     /// Handshakes under way.
     handshakes: AtomicU64,
@@ -44,8 +44,7 @@ impl Tls {
     /// Reads certificates and keys.
     ///
     /// # Errors
-    /// If a file cannot be read or does not hold what it should: the text says which, and what to
-    /// do.
+    /// If a file cannot be read or has the wrong contents: the text says which, and what to do.
     pub fn start(options: Options) -> Result<Tls, String> {
         let config = Arc::new(configure(&options)?);
         Ok(Tls {
@@ -60,7 +59,7 @@ impl Tls {
     /// Reads certificates and keys again, for connections that begin from now on.
     ///
     /// # Errors
-    /// As [`Tls::start`]. Nothing has changed then.
+    /// As for [`Tls::start`]. Nothing has changed then.
     pub fn refresh(&self) -> Result<(), String> {
         let config = Arc::new(configure(&self.options)?);
         let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
@@ -73,7 +72,7 @@ impl Tls {
         self.handshakes.load(Relaxed)
     }
 
-    /// Sets back what memcached's `stats reset` sets back.
+    /// Resets what memcached's `stats reset` resets.
     pub fn reset(&self) {
         self.handshake_errors.store(0, Relaxed);
         self.new_sessions.store(0, Relaxed);

@@ -29,23 +29,23 @@ pub struct Options {
     pub enabled: bool,
     /// The file with the server's certificate and those that lead to its issuer.
     pub chain_cert: Option<PathBuf>,
-    /// The file with its private key; none where that is in `chain_cert`.
+    /// The file with the certificate's private key; none where that is in `chain_cert`.
     pub key: Option<PathBuf>,
     /// Whether the key is in DER instead of PEM.
     pub key_is_der: bool,
     /// Whether clients show certificates: 0 no, 1 if they have one, 2 and 3 yes.
     pub verify_mode: u8,
-    /// The file with the certificates of those who issue the clients'.
+    /// The file with the certificates of the CAs that issue the clients'.
     pub ca_cert: Option<PathBuf>,
     /// The cipher suites of TLS 1.2 that are offered, if not all.
     pub ciphers: Option<Vec<CipherSuite>>,
-    /// The most bytes of a connection that are encrypted ahead of its socket.
+    /// Maximum bytes of a connection that are encrypted ahead of its socket.
     pub wbuf_size: usize,
     /// Whether clients may resume sessions.
     pub session_cache: bool,
     /// The oldest version: 2 for TLS 1.2, 3 for TLS 1.3.
     pub min_version: u8,
-    /// The first of these options that was said, but for `-Z`.
+    /// The first of these options that was given, other than `-Z`.
     said: Option<String>,
 }
 
@@ -71,7 +71,7 @@ impl Options {
     /// Takes an option of `-o` that begins with `ssl_`.
     ///
     /// # Errors
-    /// If there is none of that name, or its value is not one that it may have.
+    /// If no option has that name, or its value is not allowed.
     pub fn apply(&mut self, option: &str, warn: &mut dyn FnMut(String)) -> Result<(), String> {
         let (name, value) = option.split_once('=').unwrap_or((option, ""));
         self.said.get_or_insert_with(|| name.to_owned());
@@ -123,7 +123,7 @@ impl Options {
         Ok(())
     }
 
-    /// Whether they go together, once all are known.
+    /// Checks whether the options go together, once all are known.
     ///
     /// # Errors
     /// If something is missing: the text says what.

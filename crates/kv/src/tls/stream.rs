@@ -1,7 +1,7 @@
 //! A client's stream under TLS, over one that never blocks.
 //!
-//! What is received of a handshake is limited, and what is encrypted ahead of the socket. After a
-//! malformed record the stream only gives errors.
+//! The bytes received of a handshake are limited, and those encrypted ahead of the socket. After a
+//! malformed record the stream only returns errors.
 
 use std::io::{self, Read, Write};
 use std::sync::Arc;
@@ -15,11 +15,11 @@ use rustls::{HandshakeKind, ServerConnection};
 use super::Tls;
 use crate::connection::{Session, Stream};
 
-/// A client's part of a handshake is at most this long, its certificates among it.
+/// Maximum bytes of a client's part of a handshake, its certificates included.
 const HANDSHAKE_MAX: usize = 64 << 10;
-/// A read takes from the socket at most so often before it gives what it has.
+/// Maximum number of times that a read takes from the socket before it returns what it has.
 const RECEIVES_MAX: usize = 4;
-/// A record of a handshake begins with this byte.
+/// First byte of a record of a handshake.
 const HANDSHAKE: u8 = 22;
 /// The answer to a client that does not encrypt.
 const NO_TLS: &[u8] = b"CLIENT_ERROR this port is for TLS only\r\n";
@@ -29,18 +29,18 @@ pub struct TlsStream {
     socket: Box<dyn Stream>,
     session: ServerConnection,
     tls: Arc<Tls>,
-    /// Since when the handshake is under way, if it is.
+    /// When the handshake under way began, if there is one.
     handshake_since: Option<Instant>,
     /// Bytes received of the handshake.
     received: usize,
-    /// The last read took all that had come.
+    /// Whether the last read took all that had come.
     drained: bool,
-    /// What the next read gives: the last one gave bytes that had come before.
+    /// Error for the next read: the last one returned bytes that had come before.
     fault: Option<io::Error>,
 }
 
 impl TlsStream {
-    /// A session that begins, with the present certificates.
+    /// Begins a session, with the present certificates.
     pub fn new(socket: Box<dyn Stream>, tls: &Arc<Tls>) -> io::Result<TlsStream> {
         let mut session = ServerConnection::new(tls.config()).map_err(io::Error::other)?;
         session.set_buffer_limit(Some(tls.options.wbuf_size));
@@ -56,7 +56,7 @@ impl TlsStream {
         })
     }
 
-    /// Takes from the socket once, and decrypts that.
+    /// Reads from the socket once, and decrypts that.
     fn receive(&mut self) -> io::Result<()> {
         let mut wire = Wire { socket: &mut *self.socket, short: false, first: None };
         let received = match self.session.read_tls(&mut wire) {
@@ -96,7 +96,7 @@ impl TlsStream {
         }
     }
 
-    /// Gives the socket what is encrypted. `WouldBlock` where it does not take all.
+    /// Writes encrypted bytes to the socket. `WouldBlock` where it does not take all.
     fn send(&mut self) -> io::Result<()> {
         while self.session.wants_write() {
             match self.session.write_tls(&mut self.socket) {
@@ -206,19 +206,19 @@ impl Drop for TlsStream {
             self.tls.handshake_errors.fetch_add(1, Relaxed);
         }
         if self.handshake_since.is_none() {
-            // Else the client could not tell the end from one that was forged on the way.
+            // Without it the client could not tell the end from a forged one.
             self.session.send_close_notify();
             let _ = self.send();
         }
     }
 }
 
-/// A socket, and what a read of it tells beside the bytes.
+/// A socket, and what a read of it tells besides the bytes.
 struct Wire<'a> {
     socket: &'a mut dyn Stream,
-    /// It gave less than was asked for.
+    /// Whether the socket gave less than was asked for.
     short: bool,
-    /// The first byte that it gave.
+    /// The first byte that the socket gave.
     first: Option<u8>,
 }
 

@@ -9,7 +9,7 @@ use std::process::{Child, Command};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Says that a check cannot be made here. A failure where everything must be checked: with
+/// Reports that a check cannot be made here. It is a failure where everything must be checked: with
 /// `CI=true` or `TERRACE_NO_SKIP=1`.
 #[track_caller]
 pub fn skip(reason: &str) {
@@ -56,7 +56,7 @@ pub fn kibibytes(server: &Server, name: &str) -> usize {
 
 /// A client of the server.
 pub struct Client<S = UnixStream> {
-    /// Where it reads.
+    /// The stream that the client reads.
     pub stream: BufReader<S>,
 }
 

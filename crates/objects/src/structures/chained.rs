@@ -1,6 +1,6 @@
 //! A chained hash: buckets of a cache line, with seven references and a lock; full ones chain to
-//! another. References carry a part of their key's hash, so a lookup touches no other entry: to
-//! touch one that is cold would bring its page back.
+//! another. References carry a part of their key's hash, so a lookup touches no other entry. To
+//! touch a cold one would bring its page back.
 
 use super::index::{Change, Entry, EntryAt, Full, Index, hash, key_of, tagged, untagged};
 use super::latch::{LOCKED, Latch};
@@ -8,12 +8,12 @@ use crate::sync::{AtomicU64, Ordering};
 use std::ptr::NonNull;
 
 const SLOTS: usize = 7;
-/// References of a bucket to begin with, on the average.
+/// Average number of references of a bucket at first.
 const FILL: usize = 5;
 #[repr(C, align(64))]
 struct Bucket {
     slots: [AtomicU64; SLOTS],
-    /// The address of the next one, and beside it the lock.
+    /// The address of the next bucket, and beside it the lock.
     next: AtomicU64,
 }
 
@@ -43,7 +43,7 @@ pub struct Chained {
 }
 
 impl Chained {
-    /// For about so many keys.
+    /// Makes a table for about `keys` keys.
     pub fn for_keys(keys: usize) -> Chained {
         let count = (keys / FILL).max(1);
         Chained { buckets: (0..count).map(|_| Bucket::empty()).collect() }

@@ -1,5 +1,6 @@
-//! Structures without concurrency of their own, under a lock: writers have it alone, readers share
-//! it. So does the relocator: it keeps writers out, and readers find the old copy or the new one.
+//! Structures without concurrency of their own, under a lock: writers hold it exclusively, readers
+//! share it. The relocator shares it too: it keeps writers out, and readers find the old copy or
+//! the new one.
 
 use super::index::{Change, Entry, EntryAt, Full, Index};
 use std::ptr::NonNull;
@@ -10,7 +11,7 @@ use std::sync::{RwLock, RwLockWriteGuard, TryLockError};
 pub struct Reference(AtomicPtr<Entry>);
 
 impl Reference {
-    /// One that leads to an entry.
+    /// Makes a reference that leads to an entry.
     pub fn new(entry: EntryAt) -> Reference {
         Reference(AtomicPtr::new(entry.as_ptr()))
     }
@@ -24,7 +25,7 @@ impl Reference {
     }
 }
 
-/// What a structure does with its references. It never looks at an entry.
+/// What a structure does with its references. It never reads an entry.
 pub trait Ordered: Default + Send + Sync {
     /// The reference of a key.
     fn get(&self, key: u64) -> Option<&Reference>;
@@ -39,10 +40,10 @@ pub trait Ordered: Default + Send + Sync {
 pub struct Guarded<T>(RwLock<T>);
 
 impl<T: Ordered> Guarded<T> {
-    /// Gives a key an entry, unless it has one; whether it had none.
+    /// Gives a key an entry, unless it has one. Returns whether it had none.
     ///
     /// # Safety
-    /// As of [`Index::replace`].
+    /// As for [`Index::replace`].
     pub unsafe fn insert_new(&self, key: u64, entry: EntryAt) -> bool {
         let mut inside = self.write();
         let is_new = inside.get(key).is_none();
@@ -57,7 +58,7 @@ impl<T: Ordered> Guarded<T> {
     }
 }
 
-/// Has `change` look at the entry of a key, and changes its reference.
+/// Calls `change` with the entry of a key, and changes its reference.
 fn changed<T: Ordered, R>(
     inside: &T,
     key: u64,

@@ -3,7 +3,7 @@
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU32;
 
-/// What precedes the bytes of an entry.
+/// The header of an entry; its bytes follow.
 #[repr(C, align(16))]
 pub struct Entry {
     pub(super) key: u64,
@@ -23,28 +23,28 @@ pub(super) unsafe fn key_of(entry: EntryAt) -> u64 {
     unsafe { (*entry.as_ptr()).key }
 }
 
-/// What became of a change to the reference of a key.
+/// Result of a change to the reference of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change<R> {
-    /// It was made, or found not to be wanted.
+    /// The change was made, or found not to be wanted.
     Done(R),
     /// The key is not there.
     Missing,
-    /// Another thread has the lock, for which it was not to wait.
+    /// Another thread has the lock, and the call was not to wait.
     Busy,
 }
 
-/// Which entry a key has.
+/// An index: finds the entry of a key.
 ///
-/// Safe code cannot put there what is no entry:
+/// Safe code cannot insert a pointer that is no entry:
 /// ```compile_fail,E0133
 /// use terrace_objects::structures::{Chained, Index as _};
 /// let _ = Chained::for_keys(16).replace(1, Some(std::ptr::NonNull::dangling()));
 /// ```
 ///
 /// # Safety
-/// `find` and `change` give the entry that `replace` or `change` put there last for that key, and
-/// none that was replaced; what `change` is told to put there is in place when it returns.
+/// `find` and `change` return the entry that `replace` or `change` set last for that key, and none
+/// that was replaced. What `change` is told to set is in place when it returns.
 pub unsafe trait Index: Send + Sync {
     /// The entry of a key.
     ///
@@ -52,18 +52,19 @@ pub unsafe trait Index: Send + Sync {
     /// The caller is inside ([`Reader::enter`] of the heap with the entries), or is its relocator.
     unsafe fn find(&self, key: u64) -> Option<EntryAt>;
 
-    /// Makes the key's entry another one, or none; the one that it had. `Err` if the index is full.
+    /// Gives the key another entry, or none. Returns the one that it had; `Err` if the index is
+    /// full.
     ///
     /// # Safety
-    /// As of [`Index::find`]. The entry was written with that key, and its memory stays until it
-    /// was replaced and all threads have left that were inside by then.
+    /// As for [`Index::find`]. The entry was written with that key. Its memory stays until it was
+    /// replaced and all threads have left that were inside by then.
     unsafe fn replace(&self, key: u64, entry: Option<EntryAt>) -> Result<Option<EntryAt>, Full>;
 
-    /// Under the lock of the key, has `change` look at its entry, and say which other one it is to
-    /// have, if any.
+    /// Calls `change` with the entry of the key, under the key's lock; it returns the new entry, if
+    /// any.
     ///
     /// # Safety
-    /// As of [`Index::replace`], for the entry that `change` gives.
+    /// As for [`Index::replace`], for the entry that `change` returns.
     unsafe fn change<R>(
         &self,
         key: u64,
@@ -72,12 +73,12 @@ pub unsafe trait Index: Send + Sync {
     ) -> Change<R>;
 }
 
-/// No room for another entry.
+/// Error: no room for another entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no room for another entry: the heap or the index is full, or the value too large")]
 pub struct Full;
 
-/// Bits of an address.
+/// Mask of the bits of an address.
 const ADDRESS: u64 = (1 << 48) - 1;
 
 /// A number whose bits are spread over all (Steele et al., "Fast splittable pseudorandom number
@@ -88,7 +89,7 @@ pub(super) fn hash(key: u64) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
-/// An entry's address, and above it 16 bits of its key's hash, so that few others are looked at.
+/// An entry's address, and above it 16 bits of its key's hash, so that few other entries are read.
 pub(super) fn tagged(entry: EntryAt, hash: u64) -> u64 {
     let address = entry.as_ptr().expose_provenance() as u64;
     debug_assert_eq!(address & !ADDRESS, 0, "user addresses have 47 bits");

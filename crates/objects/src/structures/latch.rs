@@ -2,21 +2,21 @@
 
 use crate::sync::{AtomicU64, Ordering, spin_loop};
 
-/// The bit.
+/// The bit of the lock.
 pub const LOCKED: u64 = 1;
 
 /// A word's lock, held until it is dropped.
 pub struct Latch<'word>(&'word AtomicU64);
 
 impl<'word> Latch<'word> {
-    /// Takes it, unless another thread has it.
+    /// Takes the lock, unless another thread has it.
     pub fn try_lock(word: &'word AtomicU64) -> Option<Latch<'word>> {
         let before = word.fetch_or(LOCKED, Ordering::Acquire);
         // Not `then_some`: a latch that is not taken would be dropped, which unlocks.
         (before & LOCKED == 0).then(|| Latch(word))
     }
 
-    /// Takes it once no thread has it; it is held for some instructions only.
+    /// Waits for the lock, which is held for some instructions only.
     pub fn lock(word: &'word AtomicU64) -> Latch<'word> {
         loop {
             if let Some(latch) = Latch::try_lock(word) {

@@ -1,5 +1,5 @@
-//! Maps from numbers to bytes whose entries move: what five common structures need to say to the
-//! library, and what its tests and benchmarks run on.
+//! Maps from numbers to bytes whose entries move. They show what five common structures must tell
+//! the library; its tests and benchmarks run on them.
 //!
 //! [`Map`] holds entries, and changes references through an [`Index`]: [`Chained`] and [`Open`]
 //! hash, [`Tree`], [`SkipList`], [`Radix`]. Entries are replaced whole, so that readers without a
@@ -32,7 +32,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// What a structure is told whose objects are elsewhere.
+/// Message of a panic about a consolidator of another heap.
 pub(crate) const OTHER_HEAP: &str = "the consolidator is of another heap than the structure";
 
 /// A map from numbers to bytes.
@@ -42,14 +42,14 @@ pub struct Map<I> {
 }
 
 impl<I: Index> Map<I> {
-    /// An empty one. Panics if the heap has a structure already: neither could tell the other's
-    /// entries from its own.
+    /// Makes an empty map. Panics if the heap has a structure already: neither could tell the
+    /// other's entries from its own.
     pub fn new(heap: Arc<Heap>, index: I) -> Map<I> {
         heap.claim();
         Map { heap, index }
     }
 
-    /// The heap of its entries.
+    /// The heap that holds the entries.
     pub fn heap(&self) -> &Arc<Heap> {
         &self.heap
     }
@@ -60,7 +60,7 @@ impl<I: Index> Map<I> {
         &self.index
     }
 
-    /// The bytes of a key, into `value`; false if it is not there.
+    /// Copies the bytes of a key into `value`; false if the key is not there.
     pub fn get(&self, reader: &Reader, key: u64, value: &mut Vec<u8>) -> bool {
         self.read(reader, key, |bytes| {
             value.clear();
@@ -69,7 +69,7 @@ impl<I: Index> Map<I> {
         .is_some()
     }
 
-    /// Has `read` look at the bytes of a key.
+    /// Calls `read` with the bytes of a key.
     pub fn read<R>(&self, reader: &Reader, key: u64, read: impl FnOnce(&[u8]) -> R) -> Option<R> {
         let _inside = self.heap.enter(reader);
         // SAFETY: inside of this heap, which has the entries.
@@ -89,7 +89,7 @@ impl<I: Index> Map<I> {
         Some(Object { start: entry.cast(), bytes: size_of::<Entry>() + len })
     }
 
-    /// Gives a key those bytes.
+    /// Gives a key these bytes.
     pub fn set(&self, reader: &Reader, key: u64, value: &[u8]) -> Result<(), Full> {
         let _inside = self.heap.enter(reader);
         let room = self.heap.allocate(size_of::<Entry>() + value.len()).ok_or(Full)?;
@@ -106,8 +106,8 @@ impl<I: Index> Map<I> {
         // SAFETY: of this heap, and written.
         unsafe { self.heap.ready(room) };
         self.heap.touch(room);
-        // SAFETY: inside; the entry was written above with this key, and what is replaced is freed
-        // by `Heap::free`, which keeps its bytes for threads that are inside.
+        // SAFETY: inside; the entry was written above with this key. What is replaced is freed by
+        // `Heap::free`, which keeps its bytes for threads that are inside.
         match unsafe { self.index.replace(key, Some(entry)) } {
             Ok(None) => Ok(()),
             Ok(Some(old)) => {
@@ -133,8 +133,8 @@ impl<I: Index> Map<I> {
         true
     }
 
-    /// Adds to the counter of a key's entry, in place; the sum, `None` if it is not there. A
-    /// [`Map::set`] begins anew.
+    /// Adds to the counter of a key's entry, in place. Returns the sum, `None` if the key is not
+    /// there. A [`Map::set`] resets it.
     pub fn add(&self, reader: &Reader, key: u64, more: u32) -> Option<u32> {
         let _inside = self.heap.enter(reader);
         let add = |entry: EntryAt| {
@@ -154,8 +154,8 @@ impl<I: Index> Map<I> {
     }
 }
 
-// SAFETY: the reference is changed under the key's lock, to a whole copy; no thread writes the old
-// one but under that lock.
+// SAFETY: the reference is changed under the key's lock, to a whole copy. Threads write the old one
+// only under that lock.
 unsafe impl<I: Index> Relocate for &Map<I> {
     unsafe fn relocate(&mut self, object: Object, room: Object, _slice: &Slice) -> Outcome {
         assert!(self.heap.contains(object.start.as_ptr()), "{OTHER_HEAP}");
@@ -175,7 +175,7 @@ unsafe impl<I: Index> Relocate for &Map<I> {
             unsafe { room.start.copy_from_nonoverlapping(object.start, bytes) };
             (true, Some(to))
         };
-        // SAFETY: this is the relocator, and the entry that it puts there is a copy with this key,
+        // SAFETY: this is the relocator. The entry that it puts there is a copy with this key,
         // whose memory is freed as that of any other entry.
         let changed = unsafe { self.index.change(key, false, change) };
         match changed {

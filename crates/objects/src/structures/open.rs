@@ -1,10 +1,10 @@
-//! An open hash: one array of references, looked through from where a key's hash says. Locks are
+//! An open hash: one array of references, probed from the place that a key's hash gives. Locks are
 //! by key; an empty place is taken by compare-and-swap, since two keys may want it.
 //!
-//! Each place has a count of the keys that were passed on to one behind it (as in Folly's F14). A
-//! lookup ends where that is zero, so a deleted key leaves nothing behind that others have to pass.
-//! Keys stay where they were put: where two thirds are taken and keys come and go, a lookup of one
-//! that is not there looks at some twenty places, however long that goes on.
+//! Each place has a count of the keys that passed it to one behind it (as in Folly's F14). A lookup
+//! ends where that is zero, so a deleted key leaves nothing behind that others have to pass. Keys
+//! stay where they were put. Where two thirds are taken and keys come and go, a lookup of a missing
+//! key looks at some twenty places. That number stays, however long it goes on.
 
 use super::index::{Change, EntryAt, Full, Index, hash, key_of, tagged, untagged};
 use super::latch::Latch;
@@ -17,13 +17,13 @@ const LOCKS: usize = 1024;
 /// The table. It does not grow.
 pub struct Open {
     places: Box<[AtomicU64]>,
-    /// For each place, keys whose hash leads there or before it, and that lie behind it.
+    /// For each place: number of keys whose hash leads there or before it, and that lie behind it.
     passed: Box<[AtomicU32]>,
     locks: Box<[AtomicU64]>,
 }
 
 impl Open {
-    /// For that many keys at most.
+    /// Makes a table for at most `keys` keys.
     pub fn for_keys(keys: usize) -> Open {
         let places = (keys * 3 / 2).next_power_of_two().max(64);
         let empty = |count| (0..count).map(|_| AtomicU64::new(EMPTY)).collect();
@@ -38,7 +38,7 @@ impl Open {
         &self.locks[hash as usize % LOCKS]
     }
 
-    /// Numbers of all places, in the order in which a key's are looked through.
+    /// Numbers of all places, in the order in which a key's are probed.
     fn order(&self, hash: u64) -> impl Iterator<Item = usize> + use<> {
         let mask = self.places.len() - 1;
         (0..=mask).map(move |step| (hash as usize + step) & mask)
@@ -61,8 +61,8 @@ impl Open {
         None
     }
 
-    /// Puts a key in that is not there, under its lock. Each place that it passes is counted before
-    /// its own is taken: a thread that finds the key there has come by them.
+    /// Inserts a key that is not there, under its lock. Each place that it passes is counted before
+    /// its own is taken: a thread that finds the key there has passed them.
     fn insert(&self, word: u64, hash: u64) -> Result<(), Full> {
         let (release, relaxed) = (Ordering::Release, Ordering::Relaxed);
         for place in self.order(hash) {
@@ -78,7 +78,7 @@ impl Open {
         Err(Full)
     }
 
-    /// Takes a key out of its place, under its lock.
+    /// Removes a key from its place, under its lock.
     fn remove(&self, hash: u64, place: usize) {
         self.places[place].store(EMPTY, Ordering::Release);
         let passed = self.order(hash).take_while(|before| *before != place);
@@ -91,7 +91,7 @@ impl Open {
 }
 
 // SAFETY: places are changed under the lock of the key that they hold, and hold what was put there
-// for it; empty ones are taken by one key only.
+// for it. Empty ones are taken by one key only.
 unsafe impl Index for Open {
     unsafe fn find(&self, key: u64) -> Option<EntryAt> {
         self.place(key, hash(key)).map(|(_, entry)| entry)
@@ -141,7 +141,7 @@ mod tests {
     use std::sync::Arc;
 
     impl Open {
-        /// Places that a lookup of a key looks at which is not there, on the average.
+        /// Average number of places that a lookup of a missing key looks at.
         fn looked_at(&self) -> f64 {
             let mut sum = 0;
             for first in 0..self.places.len() {

@@ -12,13 +12,13 @@ enum Node {
     #[default]
     Empty,
     Inner(Box<Inner>),
-    /// The only key below, and its entry.
+    /// A single key, and its entry.
     Leaf(u64, Reference),
 }
 
 struct Inner {
     below: [Node; 256],
-    /// How many of them are not empty.
+    /// Number of children that are not empty.
     count: u16,
 }
 

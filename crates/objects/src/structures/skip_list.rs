@@ -10,7 +10,7 @@ pub type SkipList = Guarded<Levels>;
 const HEIGHT: usize = 16;
 /// The number of the node before all others.
 const HEAD: u32 = 0;
-/// After the last one.
+/// The end of a list: no node.
 const END: u32 = u32::MAX;
 
 struct Node {

@@ -2,7 +2,7 @@
 
 use super::guarded::{Guarded, Ordered, Reference};
 
-/// Most keys of a node.
+/// Maximum number of keys of a node.
 const KEYS: usize = 64;
 
 /// A B+-tree under one lock.
@@ -33,7 +33,7 @@ impl Default for BPlus {
 }
 
 impl Node {
-    /// Adds a key; where the node had to be split, the right half and the least key below it.
+    /// Adds a key. If the node had to be split, returns the right half and the least key below it.
     fn insert(&mut self, key: u64, entry: Reference) -> Option<(u64, Node)> {
         match self {
             Node::Leaf { keys, entries } => {
@@ -60,7 +60,7 @@ impl Node {
         }
     }
 
-    /// Removes a key. An inner node of which nothing is left has no children then.
+    /// Removes a key. An inner node that loses its last child has no children then.
     fn remove(&mut self, key: u64) -> Option<Reference> {
         match self {
             Node::Leaf { keys, entries } => {
@@ -73,7 +73,7 @@ impl Node {
                 let removed = children[at].remove(key)?;
                 if children[at].is_empty() {
                     children.remove(at);
-                    // One of the keys beside it is for nothing now: both neighbours' bounds hold.
+                    // One of the keys beside it is not needed now: both neighbours' bounds hold.
                     if !keys.is_empty() {
                         keys.remove(at.saturating_sub(1));
                     }
@@ -116,7 +116,7 @@ impl Ordered for BPlus {
 
     fn remove(&mut self, key: u64) -> Option<Reference> {
         let removed = self.root.remove(key)?;
-        // A root of one child says nothing.
+        // A root with one child is not needed.
         while let Node::Inner { children, .. } = &mut self.root {
             match children.len() {
                 0 => *self = BPlus::default(),
@@ -170,7 +170,7 @@ mod tests {
         let mut random = 1u64;
         for step in 0..200_000 {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            // It grows and shrinks by turns.
+            // The tree grows and shrinks by turns.
             let (key, adds) = (random >> 40 & 0x1FFF, (step / 20_000) % 2 == 0);
             if adds && map.insert(key) {
                 tree.insert(key, reference());

@@ -1,4 +1,4 @@
-//! Transactions on rows that move all the while: money is neither made nor lost, no read-only
+//! Transactions on rows that move all the while. Money is neither made nor lost, no read-only
 //! transaction sees half of another one, and every counted update is there. `TERRACE_SOAK_SECONDS`
 //! has it go on for a sixth of that: there are five structures, too.
 
@@ -93,8 +93,8 @@ pub fn transfers_and_audits() {
     assert_eq!(rows.heap().double_frees(), 0);
 }
 
-/// Transfers within the first 64 accounts or within the others, and rows that come and go. Gives
-/// how many changes of accounts there were.
+/// Transfers within the first 64 accounts or within the others, and rows that come and go. Returns
+/// the number of changes of accounts.
 fn work(rows: &Rows<6>, number: u64, moved: &AtomicU64, until: Option<Instant>) -> u64 {
     let reader = rows.heap().reader();
     let mut random = SmallRng::seed_from_u64(number);

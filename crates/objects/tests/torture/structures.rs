@@ -1,6 +1,6 @@
-//! A structure with readers, writers, deleters and the relocator at once: every byte is checked, no
-//! update in place is lost, and all that is left at the end is what was set last.
-//! `TERRACE_SOAK_SECONDS` has it go on for a sixth of that: there are five structures, and rows.
+//! A structure with readers, writers, deleters and the relocator at once. Every byte is checked, no
+//! update in place is lost, and all values at the end are those set last. `TERRACE_SOAK_SECONDS`
+//! has it go on for a sixth of that: there are five structures, and rows.
 
 use rand::rngs::SmallRng;
 use rand::{RngExt as _, SeedableRng as _};
@@ -13,11 +13,11 @@ use terrace_objects::{Choice, Consolidator, Heap, Reader, Rules, Settings};
 const WRITERS: u64 = 2;
 /// Keys that come and go.
 pub const KEYS: u64 = 6000;
-/// What each writer does at least, and objects that are to move meanwhile.
+/// Least number of changes of each writer, and (next) of objects that are to move meanwhile.
 const CHANGES: u64 = 60_000;
 const MOVES: u64 = 2000;
 
-/// Bytes that tell their key and version everywhere.
+/// A value that has its key and version in every byte.
 fn value(key: u64, version: u64) -> Vec<u8> {
     let word = key.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ version;
     let words = 2 + (key + version) % 30;
@@ -33,7 +33,7 @@ fn check(key: u64, bytes: &[u8]) {
     assert_eq!(bytes, value(key, version), "the value of {key} is wrong");
 }
 
-/// Each writer has keys of its own, so it knows what they have.
+/// A writer; each has keys of its own, so it knows their values.
 struct Writer {
     number: u64,
     random: SmallRng,
@@ -83,7 +83,7 @@ impl Writer {
 
 fn rules() -> Rules {
     Rules {
-        // Whatever is mixed moves, whether it pays or not.
+        // Mixed segments are emptied, whether that pays or not.
         choice: Choice::RandomMixed,
         bytes_per_s: u64::MAX,
         cpu_share: 1.0,
@@ -93,7 +93,7 @@ fn rules() -> Rules {
     }
 }
 
-/// All of them at once, on an index for [`KEYS`] keys.
+/// Runs all of them at once, on an index for [`KEYS`] keys.
 pub fn all_at_once<I: Index>(index: I) {
     let settings = Settings { capacity: 16 << 20, segment_bytes: 16 << 10, check_callbacks: true };
     let map = Map::new(Arc::new(Heap::new(settings).unwrap()), index);

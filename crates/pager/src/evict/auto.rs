@@ -7,7 +7,7 @@ use terrace_tiers::{Page, Scratch, Tier};
 
 /// Pages on which costs are measured: a few milliseconds for each measurement.
 pub(crate) const SAMPLE: usize = 64;
-/// One evicted page in this many is taken into the sample.
+/// Number of evicted pages of which one is taken into the sample.
 const ONE_IN: u32 = 16;
 /// Pages that one call pages out, as the mover does on average.
 const RUN: usize = 16;
@@ -17,7 +17,7 @@ pub(crate) const MEASURE_EVERY_NS: u64 = 10_000_000_000;
 /// emptying the slot take besides.
 const MOVE_NS: u64 = 2_000;
 const STORE_NS: u64 = 1_000;
-/// One measurement has a weight of one in this many in the cost of evicting a page.
+/// Inverse weight of a measurement in the cost of evicting a page.
 const WEIGHT: u64 = 64;
 /// Factor on what is measured of the kernel's swap: 64 pages in a row are its best case. Memcached
 /// and redis at half of their memory take 16 to 20 µs a fault where 9 are measured. Faults with
@@ -30,7 +30,7 @@ const LEAST_SHARE_TO_EVICT: f64 = 1e-3;
 /// A rival must be cheaper than the tier in use by this factor: measurements are no more exact.
 const CLEARLY: f64 = 0.9;
 
-/// What is measured, and the tier that was chosen.
+/// Results of measurements, and the tier that was chosen.
 ///
 /// The rule: a tier's cost is the time that evicting and restoring a page takes. UFFDIO_MOVE and
 /// MADV_PAGEOUT are measured as they are called, with the interrupts that the program's CPUs cost
@@ -194,9 +194,9 @@ impl Auto {
     }
 }
 
-/// What swapping a page out and in by the kernel takes, ns. Both are medians by `clock_ns` over up
-/// to [`SAMPLE`] pages of our own. `fill` writes the pages at the address that it is given and
-/// returns how many it wrote. `None` if the kernel does not swap them out.
+/// Costs of swapping a page out and in by the kernel, ns. Both are medians by `clock_ns` over up to
+/// [`SAMPLE`] pages of our own. `fill` writes the pages at the address that it is given and returns
+/// how many it wrote. `None` if the kernel does not swap them out.
 pub(crate) fn measure_swap(
     mm: &Mm,
     clock_ns: fn() -> u64,
@@ -259,8 +259,8 @@ mod tests {
         // As dense and cheaper.
         assert_eq!(auto(&[0, 12_000, 16_000, 30_000]).choose(0.3, &all, 2), 1);
         assert_eq!(auto(&[0, 16_000, 12_000, 30_000]).choose(0.3, &all, 2), 2);
-        // So much must go that the denser one makes up for its cost, and where the others are not
-        // enough.
+        // The share to evict is so large that the denser one makes up for its cost; then, that the
+        // others are not enough.
         assert_eq!(auto(&[0, 12_000, 16_000, 18_000]).choose(0.5, &all, 2), 3);
         assert_eq!(auto(&[0, 12_000, 16_000, 90_000]).choose(0.6, &all, 2), 3);
         // All would fit.

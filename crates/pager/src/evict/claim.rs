@@ -12,9 +12,9 @@ use terrace_os::{self as sys, Errno, PAGE, Run};
 /// First wait after the kernel refused to move pages of a region, ms. Doubles with each refusal, at
 /// most seven times (12.8 s).
 const REFUSED_MS: u64 = 100;
-/// One over the share of `vm.max_map_count` above which ranges are registered in long runs, so that
-/// the program never meets that limit. Each of our ranges may be two of the kernel's VMAs: half of
-/// the limit is a quarter here.
+/// Inverse of the share of `vm.max_map_count` above which ranges are registered in long runs, so
+/// that the program never meets that limit. Each of our ranges may be two of the kernel's VMAs:
+/// half of the limit is a quarter here.
 const MAPPINGS_SHARE: usize = 4;
 const LONG_RUN: usize = 64 << 20;
 /// Pages at most this far apart are write-protected together, with those between them. Each of

@@ -11,7 +11,7 @@ use terrace_tiers::{CodecKind, Page, Scratch, Tier};
 
 /// Pages of the sample in a window: 64 take about 2 ms with lz4 and zstd.
 const SAMPLE: usize = 64;
-/// One evicted page in this many is taken.
+/// Number of evicted pages of which one is taken into the sample.
 const ONE_IN: u32 = 16;
 /// Weight of a window's sample.
 const WEIGHT: f64 = 0.3;

@@ -18,7 +18,7 @@ use terrace_tiers::{Location, PAGE_BYTES};
 /// word's clock tick can represent.
 const INCOMPRESSIBLE_MS: u64 = 5_000;
 
-/// Which pages of a region to take.
+/// A request to evict pages of a region.
 #[derive(Clone, Copy)]
 pub(crate) struct EvictRequest {
     /// The largest number of pages to take.

@@ -1,5 +1,6 @@
-//! The priority of the mover's thread among the program's threads that share a processor with it:
-//! in the background while there is room, boosted where a program that swaps would outrun it.
+//! The priority of the mover's thread among the program's threads that share a processor with it.
+//! It is in the background while there is room, and boosted where a program that swaps would outrun
+//! it.
 
 use crate::pages::control::IDLE;
 use crate::pages::mm::Mm;
@@ -28,7 +29,8 @@ const BOOSTED_NICE: i32 = -20;
 ///
 /// Measured on two servers in turn, against a mover that always has normal priority. Redis at 30 %
 /// of its memory has 0.84 to 0.86 times the p99, memcached at 50 % has 0.95. Always in the
-/// background, memcached's p99.9 is 1.28 times as long (docs/benchmarks.md, *The tail*).
+/// background, memcached's p99.9 is 1.28 times as long (`docs/notes/2026-11-27-benchmarks.md`, *The
+/// tail*).
 const BACKGROUND_ABOVE: u64 = 2;
 /// Background priority ends while less than the low watermark divided by this is free; see
 /// [`BACKGROUND_ABOVE`].

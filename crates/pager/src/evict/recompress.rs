@@ -250,7 +250,7 @@ impl Recompressed {
     }
 }
 
-/// Which stored pages of a region are recompressed.
+/// The stored pages of a region to recompress.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Which {
     /// All pages that are stored in other tiers.

@@ -3,7 +3,7 @@
 
 use terrace_tiers::{Page, Tier};
 
-/// One evicted page in this many is collected, because neighbouring pages are alike.
+/// Number of evicted pages of which one is collected, because neighbouring pages are alike.
 const ONE_IN: u32 = 8;
 /// Pages after which the next training begins, four times as many each time, up to `AFTER_MAX`.
 /// Data changes, and the first evicted pages may be like no others. Training takes 5 to 10 ms for

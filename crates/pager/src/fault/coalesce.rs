@@ -5,10 +5,10 @@
 //! priority of the program's threads. Where several threads share a processor, it runs when others
 //! have faulted too or have nothing to do. It then serves several faults at once. Memcached with
 //! four threads on one CPU, at half of its memory, takes 0.93 to 0.97 times the CPU time for a GET.
-//! Its tails are no longer (docs/benchmarks.md, *Coalescer*). But a thread that faults alone would
-//! wait behind those that are busy there (docs/benchmarks.md, *Threads that touch evicted memory*).
-//! So a handler coalesces for a few reads now and then. It goes on while that gathers faults and
-//! does not keep them waiting.
+//! Its tails are no longer (`docs/notes/2026-11-27-benchmarks.md`, *Patience*). But a thread that
+//! faults alone would wait behind those that are busy there (same note, *Threads that touch evicted
+//! memory*). So a handler coalesces for a few reads now and then. It goes on while that gathers
+//! faults and does not keep them waiting.
 
 use std::ops::RangeInclusive;
 use terrace_os::{self as sys, Fd};
@@ -157,14 +157,15 @@ mod tests {
             }
         }
 
-        /// For some seconds each read, 50 µs after the last, finds so many pages, and waits for the
-        /// processor for so long, if it is coalescing; otherwise it finds one.
+        /// For some seconds each read comes 50 µs after the last. A coalescing one finds `pages`
+        /// and waits `wait_ns` for the processor; another one finds one page.
         fn live(&mut self, seconds: u64, pages: u32, wait_ns: u64) -> f64 {
             self.live_with(seconds, 1, pages, wait_ns)
         }
 
-        /// For some seconds each read, 50 µs after the last, finds `pages` and waits `wait_ns` for
-        /// the processor if it is coalescing. Another read finds `eager_pages` and does not wait.
+        /// For some seconds each read comes 50 µs after the last. A coalescing one finds `pages`
+        /// and waits `wait_ns` for the processor; another one finds `eager_pages` and does not
+        /// wait.
         fn live_with(&mut self, seconds: u64, eager_pages: u32, pages: u32, wait_ns: u64) -> f64 {
             (self.reads, self.coalescing_reads) = (0, 0);
             let end_ns = self.now_ns + seconds * 1_000_000_000;

@@ -42,7 +42,7 @@ pub(super) struct Queue {
 /// Ranges on which threads of the program make memory calls that keep page states themselves.
 pub(super) struct Announced(pub(super) [Slot; ANNOUNCED]);
 
-/// One announced range. The range that it held last stays readable until it is used again.
+/// An announced range. The previous range of the slot stays readable until the slot is used again.
 #[derive(Default)]
 pub(super) struct Slot {
     pub(super) busy: AtomicBool,

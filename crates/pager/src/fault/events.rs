@@ -1,9 +1,9 @@
 //! What the kernel reports of memory calls: a range was discarded, unmapped or moved.
 //!
 //! Calls that the program makes by the C library's names are announced by the interposed functions,
-//! which keep page states themselves. Other calls are reported by the userfaultfd alone: those by a
-//! system call instruction of the program's own, as in Go's runtime, or by a process that shares
-//! the memory. The caller waits in the kernel until its event has been read; then:
+//! which keep page states themselves. Other calls are reported by the userfaultfd alone. They are
+//! made by a system call instruction of the program's own, as in Go's runtime, or by a process that
+//! shares the memory. The caller waits in the kernel until its event has been read; then:
 //!
 //! - *discarded* (MADV_DONTNEED, MADV_FREE): the event comes before the kernel frees the pages. The
 //!   stored pages are dropped, and resident ones are marked as given up. Such a page is not evicted

@@ -24,15 +24,15 @@ const WAITS_NS: u64 = 4_000;
 /// sqlite and sort at three fifths of their memory took 8 to 22 µs a fault more than alone. That
 /// was on an AMD EPYC in a virtual machine; this is the least of them.
 const OWN_CPU_NS: u64 = 8_000;
-/// One fault in this many is measured.
+/// Number of faults of which one is measured.
 const EACH: u32 = 8;
 /// Longer times are sleep of the program's own, ns.
 const LONGEST_NS: u64 = 1_000_000;
-/// One sample moves the estimate by at most one part in this many.
+/// Inverse of the largest step of the estimate for a sample, as a share of the estimate.
 const STEP: u64 = 32;
 /// Waits longer than this many times the low quantile count as that in the mean.
 const TAIL: u64 = 16;
-/// One sample has a weight of one in this many in the mean.
+/// Inverse weight of a sample in the mean.
 const WEIGHT: u64 = 64;
 /// The unit of faults found by a read.
 const READ_PARTS: u64 = 1 << 12;
@@ -114,9 +114,9 @@ impl Default for FaultCost {
 }
 
 impl FaultCost {
-    /// The cost of a refault that the kernel serves from its swap, ns: the swap-in in memory that
-    /// no other process uses, and the overhead of any fault. Before a swap-in is measured, the
-    /// least it may take is assumed.
+    /// The cost of a refault that the kernel serves from its swap, ns. It is the swap-in in memory
+    /// that no other process uses, and the overhead of any fault. Before a swap-in is measured, the
+    /// least that it may take is assumed.
     pub fn of_swap_ns(&self) -> u64 {
         const LEAST_NS: u64 = 5_000;
         self.swap_ns.load(Relaxed).max(LEAST_NS) + OWN_CPU_NS

@@ -2,15 +2,17 @@
 //! time.
 //!
 //! A thread that faults sleeps until its page is in place. A handler that sleeps on another CPU
-//! must be woken there, out of an idle state and in a virtual machine by way of the host. It then
+//! must be woken there, out of an idle state. In a virtual machine the host takes part. It then
 //! wakes the thread in the same way: several times the cost of the page itself. On the thread's own
 //! CPU, which is free while the thread sleeps, both are plain switches.
 //!
-//! A thread's CPU is in its rseq area (Linux, `include/uapi/linux/rseq.h`, `cpu_id`), which the C
-//! library registers with the kernel (glibc 2.35), or else the library (`os::begin_rseq`): it is read
-//! in some 0.2 µs, a file of /proc in several. Threads are known from `pthread_create`. The
-//! scheduler places the handler where several threads fault at a time, where nothing is known of a
-//! thread, and where the handler may not use the program's CPUs.
+//! A thread's CPU is in its rseq area (Linux, `include/uapi/linux/rseq.h`, `cpu_id`). The C library
+//! registers it with the kernel (glibc 2.35), or else the library does (`os::begin_rseq`). It is
+//! read in some 0.2 µs, a file of /proc in several. Threads are known from `pthread_create`. The
+//! scheduler places the handler in three cases:
+//! - several threads fault at a time;
+//! - nothing is known of a thread;
+//! - the handler may not use the program's CPUs.
 
 use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering::*};
 use terrace_os::{self as sys, CpuMask};
@@ -93,7 +95,7 @@ impl Threads {
 
     /// The CPU that the thread with this thread pointer was on last.
     fn cpu(&self, pointer: usize) -> Option<u32> {
-        /// It follows `cpu_id_start`.
+        /// Offset of `cpu_id` in the area, bytes: it follows `cpu_id_start`.
         const CPU_ID: usize = 4;
         let mut cpu = [0u8; 4];
         let read = sys::peek(

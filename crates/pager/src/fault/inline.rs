@@ -34,7 +34,7 @@ pub(crate) enum CopyOutcome {
 pub(crate) enum Cause {
     /// The program said that it is about to touch it.
     Asked,
-    /// There is room for it.
+    /// Memory has room for the page.
     Room,
     /// A plan has its region in DRAM: the page is also restored from files, and however it is
     /// expected to be used.

@@ -45,7 +45,7 @@ pub(crate) struct Step {
 struct Claimed {
     address: usize,
     word: Snapshot,
-    /// Its place in the buffer.
+    /// Index of the page in the buffer.
     place: usize,
 }
 

@@ -24,7 +24,7 @@ const MEMORY_WAIT: Duration = Duration::from_millis(2);
 pub(crate) enum Outcome {
     /// The page is in place, or its mapping is gone.
     Done,
-    /// Another thread has claimed it; try again.
+    /// Another thread has claimed the page; try again.
     Busy,
 }
 
@@ -43,7 +43,7 @@ pub(crate) enum Change {
     None,
     /// The page is zeros now.
     Discarded,
-    /// Its mapping is gone.
+    /// The page's mapping is gone.
     Unmapped,
     /// The page is at another address now.
     Moved(usize),
@@ -104,7 +104,7 @@ impl Mm {
         let found = word.load();
         match found.state() {
             Some(State::Resident) => {
-                // Claimed even to fill in zeros: otherwise the mover could take the page between
+                // Claimed even to fill in zeros. Otherwise the mover could take the page between
                 // our check and our ioctl, and the zeros would replace its contents.
                 let claim = found.with(State::Restoring, 0);
                 if word.transition(found, claim).is_err() {

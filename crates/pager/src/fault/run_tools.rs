@@ -30,7 +30,7 @@ pub(crate) struct RestoreTools {
     pub(crate) lost: AtomicU32,
     /// No new copy is fetched before this time.
     pub(crate) fetch_at_ns: AtomicU64,
-    /// It was warned once that no copy can be fetched.
+    /// Whether a warning was given that no copy can be fetched.
     pub(crate) said: AtomicBool,
     /// Address of a MADV_WIPEONFORK word: 1 in this process, 0 in a child whose fork was not
     /// reported to us. The address is 0 where the kernel has no such memory.

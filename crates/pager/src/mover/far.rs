@@ -30,8 +30,8 @@ const AGAIN: usize = 64;
 /// time.
 const QUERY_NS: u64 = 500_000;
 const IN_TURN_SHARE: u64 = 100;
-/// How often the policy is asked what should move, ns, and for how long its moves are made, before
-/// others have their turn.
+/// Interval, ns, at which the policy is asked what should move; and (next) time for its moves,
+/// before others have their turn.
 const DECIDE_EVERY_NS: u64 = 100_000_000;
 const DECIDE_SLICE_NS: u64 = 20_000_000;
 /// Moves asked for at a time.
@@ -48,7 +48,7 @@ const POLL_INTERVAL_NS: u64 = 1_000_000_000;
 /// A region counts as far if more than one page in this many is on the node.
 const FAR_SHARE: u16 = 4;
 
-/// One region.
+/// State of a region.
 #[derive(Clone, Copy, Default)]
 struct RegionState {
     /// Evictable pages at the last scan, and of those the far ones, as far as is known.
@@ -122,7 +122,7 @@ impl Pager {
 }
 
 impl Far {
-    /// For a pager that has such a tier.
+    /// Makes the state, for a pager that has such a tier.
     pub fn new(pager: &Pager) -> Option<Far> {
         let mut far = Far {
             node: Arc::clone(pager.far()?.1),

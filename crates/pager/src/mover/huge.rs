@@ -2,12 +2,14 @@
 //!
 //! Managed memory is kept from huge pages ([`Pager::manage`]). UFFDIO_MOVE splits one before it
 //! takes a page out of it, and repeats that for ever while the huge page is pinned. A region
-//! becomes huge by MADV_COLLAPSE (0.7 ms) if samples show for some seconds that it is hot, while
-//! all of its pages are in DRAM. It has its `huge` flag from then on: nothing is claimed there
-//! before [`crate::Mm::ensure_split`] has split it in a way that ends. MADV_COLD of a single
-//! page splits a huge page (0.2 ms), or leaves it unchanged if it is pinned or a child shares it.
-//! PAGEMAP_SCAN shows which. It shows only whole ones. One that was split in part, as by a write
-//! while a child shared it, is made whole again first, which a pin prevents as well.
+//! becomes huge by MADV_COLLAPSE (0.7 ms) if samples show for some seconds that it is hot. All of
+//! its pages must be in DRAM meanwhile. It has its `huge` flag from then on: nothing is claimed
+//! there before [`crate::Mm::ensure_split`] has split it in a way that ends.
+//!
+//! MADV_COLD of a single page splits a huge page (0.2 ms), or leaves it unchanged if it is pinned
+//! or a child shares it. PAGEMAP_SCAN shows which. It shows only whole ones. One that was split in
+//! part, as by a write while a child shared it, is made whole again first. A pin prevents that as
+//! well.
 //!
 //! A page's word does not show any of this: it is Resident.
 
@@ -32,7 +34,8 @@ const REFUSED_LOOKS: i16 = 60;
 /// be evicted. (For regions that no sample met, the model gives less than this.)
 const HOT: f32 = 0.8;
 /// A huge page must pay back within this time, s. `TRANSLATIONS` is the part of the time a program
-/// waits for memory that goes to address translation (`docs/benchmarks.md`, "Huge pages").
+/// waits for memory that goes to address translation (`docs/notes/2026-11-27-benchmarks.md`, *Huge
+/// pages for hot memory*).
 const HORIZON_S: f64 = 60.0;
 const TRANSLATIONS: f64 = 0.2;
 /// What making a huge page costs before it is measured, ns: 0.7 ms where the kernel has one at

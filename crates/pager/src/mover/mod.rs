@@ -126,7 +126,7 @@ impl Mover {
         });
     }
 
-    /// One iteration; returns the sleep that follows.
+    /// Runs an iteration; returns the sleep that follows.
     fn tick(&mut self) -> Duration {
         let pager = self.pager;
         let now_ns = sys::now_ns();

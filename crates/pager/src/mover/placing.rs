@@ -1,12 +1,14 @@
-//! `--placement`: at the end of each window a model says in which tier every region is to be, and
-//! the mover brings pages there, a slice at a time.
+//! `--placement`: at the end of each window a model says in which tier every region is to be. The
+//! mover brings pages there, a slice at a time.
 //!
-//! The models are those of the simulator ([`terrace_policy::tiering`]). What they are told of a
-//! region comes from samples and faults ([`Heat`]), from the page words (where its pages are, and
-//! how many bytes they take there), and from a sample of pages that all tiers compress
-//! ([`CompressionSample`]). Pages move by the ways that there are: eviction, recompression, and
-//! restoring ahead of a fault. What a window has no time for is listed anew by the next plan, from
-//! where pages are then.
+//! The models are those of the simulator ([`terrace_policy::tiering`]). Their data on a region
+//! comes from:
+//! - samples and faults ([`Heat`]);
+//! - the page words (where its pages are, and how many bytes they take there);
+//! - a sample of pages that all tiers compress ([`CompressionSample`]).
+//!
+//! Pages move by the ways that there are: eviction, recompression, and restoring ahead of a fault.
+//! What a window has no time for is listed anew by the next plan, from where pages are then.
 
 use crate::evict::compression_sample::CompressionSample;
 use crate::evict::{EvictRequest, Evictor, Which, accepts, is_refused, note_refusals};
@@ -414,8 +416,8 @@ fn count_stored(pager: &Pager, entry: &Entry, place: &mut Places) {
         .map(|tier| (tier, bytes[tier], u32::from(place.pages[tier])));
 }
 
-/// What a region's move to a tier brings: going up the faults that are avoided, ns; going down the
-/// pages of DRAM that are saved for each fault that is to be expected.
+/// Gain of moving a region to a tier. Going up: the faults that are avoided, ns. Going down: the
+/// pages of DRAM saved for each expected fault.
 fn gain(window: &tiering::Window<'_>, region: usize, to: usize) -> f64 {
     let of = &window.regions[region];
     let from = usize::from(of.tier);

@@ -16,7 +16,7 @@ const PRESSURE_DENSE: u32 = 4;
 /// same throughput, zstd with a third fewer faults.
 const DENSEST_COST: f64 = 1.3;
 /// Cost of evicting and restoring a page with a tier in files, as a multiple of that with the first
-/// tier: a read takes 100 µs.
+/// tier. A read takes 100 µs.
 const FILE_COST: f64 = 5.0;
 /// Until the densest tier's ratio is known, it is tried once in this many choices.
 const TRY_DENSEST: u32 = 32;

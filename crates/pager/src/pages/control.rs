@@ -100,7 +100,7 @@ pub(crate) struct RangeRequest {
     pub asked: AtomicU32,
 }
 
-/// There is no request.
+/// State without a request.
 pub(crate) const IDLE: u32 = 0;
 /// The usual request: to restore a range (the keeper), or to page it out (the mover).
 pub(crate) const DO: u32 = 1;

@@ -1,6 +1,6 @@
-//! One process's memory, as the pager knows it. Like Linux's `mm_struct`, it holds the page table
-//! (of page states), the locks and the counters. That is all that Terrace's threads need to move a
-//! page.
+//! The memory of a process, as the pager knows it. Like Linux's `mm_struct`, it holds the page
+//! table (of page states), the locks and the counters. That is all that Terrace's threads need to
+//! move a page.
 //!
 //! Eviction ([`crate::evict`]) and faults ([`crate::fault`]) are given this and nothing else. How
 //! threads and processes begin and end is the [`Pager`](crate::Pager)'s.
@@ -68,7 +68,7 @@ pub enum Mode {
     Failed = 4,
 }
 
-/// One process's memory: page states, managed ranges, locks and counters.
+/// The memory of a process: page states, managed ranges, locks and counters.
 pub struct Mm {
     pub(crate) settings: Settings,
     pub(crate) host: Host,
@@ -120,9 +120,9 @@ pub(crate) struct Faults {
 /// Warnings that were given already: each is given once only.
 #[derive(Default)]
 pub(crate) struct Warned {
-    /// There is no memory for restored pages, for now.
+    /// Memory for restored pages is out, for now.
     pub restore_waits: AtomicBool,
-    /// There is no memory for compressed pages.
+    /// Memory for compressed pages is out.
     pub no_room: AtomicBool,
     /// The kernel takes no pages into its swap.
     pub swap_refuses: AtomicBool,
@@ -233,9 +233,9 @@ impl Mm {
         self.tiers.iter().filter(|tier| tier.node().is_none()).map(|tier| tier.stats.pages()).sum()
     }
 
-    /// Whether the pager was shut down ([`Pager::shut_down`](crate::Pager::shut_down)): no thread of ours
-    /// serves memory any more. A seccomp filter may be loaded, so no system call may be made that
-    /// the program would not make without us.
+    /// Whether the pager was shut down ([`Pager::shut_down`](crate::Pager::shut_down)): no thread
+    /// of ours serves memory any more. A seccomp filter may be loaded, so no system call may be
+    /// made that the program would not make without us.
     pub fn is_shut_down(&self) -> bool {
         self.mover.shut_down.load(Acquire)
     }

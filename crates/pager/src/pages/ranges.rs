@@ -30,12 +30,12 @@ impl Attributes {
     }
 }
 
-/// One managed range.
+/// A managed range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
     /// First byte, page-aligned.
     pub start: usize,
-    /// One past the last byte, page-aligned.
+    /// End of the range (exclusive), page-aligned.
     pub end: usize,
     /// The range's [`Attributes`].
     pub attributes: Attributes,

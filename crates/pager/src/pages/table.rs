@@ -51,7 +51,7 @@ const GROWTH: u32 = 256;
 /// Regions for which both arrays are reserved from the start: 16 GiB of memory.
 const RESERVED: usize = 8192;
 
-/// One region's record.
+/// The record of a region.
 #[repr(C, align(128))]
 pub struct Region {
     /// Held by the mover while it works on the region, and by threads of the program while they
@@ -103,7 +103,7 @@ pub struct Entry<'a> {
     pub number: u32,
     /// The region's record.
     pub region: &'a Region,
-    /// One word a page.
+    /// The words of the region's pages.
     pub words: &'a [PageWord; REGION_PAGES],
 }
 

@@ -74,7 +74,7 @@ pub enum State {
     Cached = 5,
 }
 
-/// One reading of a page word.
+/// A snapshot of a page word.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Snapshot(pub u64);
 
@@ -164,8 +164,8 @@ impl Snapshot {
         self.0 >> PAYLOAD_SHIFT & PAYLOAD_MAX
     }
 
-    /// This word's refault history (count, tick and incompressible mark) in another state, with
-    /// another payload.
+    /// The word in another state, with another payload, and the same refault history (count, tick
+    /// and incompressible mark).
     pub fn with(self, state: State, payload: u64) -> Self {
         Snapshot(
             Snapshot::new(state, self.count(), self.tick(), payload).0 | self.0 & INCOMPRESSIBLE,
@@ -201,15 +201,14 @@ impl Snapshot {
         }
     }
 
-    /// This page's word while it is claimed for eviction (`Moving`), with the refault count that it
-    /// had.
+    /// The page's word while it is claimed for eviction (`Moving`), with its present refault count.
     pub fn moving(self) -> Self {
         Snapshot(
             Snapshot::new(State::Moving, self.level(), self.tick(), 0).0 | self.0 & INCOMPRESSIBLE,
         )
     }
 
-    /// This word with another count of refaults, and no longer write-tracked.
+    /// The word with another count of refaults, and no longer write-tracked.
     pub fn with_refaults(self, refaults: u32) -> Self {
         debug_assert!(refaults < 8 && self.is(State::Resident));
         Snapshot(
@@ -218,7 +217,7 @@ impl Snapshot {
         )
     }
 
-    /// This word with no refaults, and write-tracked.
+    /// The word with no refaults, and write-tracked.
     pub fn write_tracked(self) -> Self {
         Snapshot(self.with_refaults(0).0 | WRITE_TRACKED << PAYLOAD_SHIFT)
     }
@@ -233,12 +232,12 @@ impl Snapshot {
         self.is(State::Resident) && self.payload() & PROBATION != 0 || self.is(State::Cached)
     }
 
-    /// This word of a cached page once its copy is gone: resident and on probation.
+    /// The word of a cached page once its copy is gone: resident and on probation.
     pub fn without_copy(self) -> Self {
         self.with(State::Resident, PROBATION | u64::from(self.refaults()) << LEVEL_SHIFT)
     }
 
-    /// This word, resident and off probation: for a page that stays in place or is put back there.
+    /// The word as resident and off probation: for a page that stays in place or is put back there.
     pub fn off_probation(self) -> Self {
         let level = if self.is_incompressible() { 0 } else { self.level() };
         self.with(State::Resident, u64::from(level) << LEVEL_SHIFT)
@@ -255,7 +254,7 @@ impl Snapshot {
             .then(|| Location::from_bits(self.payload()))
     }
 
-    /// This word of a stored page, with another location of its stored bytes.
+    /// The word of a stored page, with another location of its stored bytes.
     pub fn stored_at(self, location: u64) -> Self {
         debug_assert!(self.stored().is_some() && location <= PAYLOAD_MAX);
         Snapshot(self.0 & !(PAYLOAD_MAX << PAYLOAD_SHIFT) | location << PAYLOAD_SHIFT)
@@ -267,8 +266,8 @@ impl Snapshot {
         self.is(State::Resident) && self.payload() & WRITE_TRACKED != 0
     }
 
-    /// This page's word, with the refault count that it had, once it is paged out into the kernel's
-    /// swap at `tick`.
+    /// The page's word, with its present refault count, once it is paged out into the kernel's swap
+    /// at `tick`.
     pub fn swapped_at(self, tick: u16) -> Self {
         Snapshot::new(
             State::Resident,
@@ -283,7 +282,7 @@ impl Snapshot {
         self.is(State::Resident) && self.payload() & SWAPPED != 0
     }
 
-    /// This word of a resident page, marked as given up: see [`crate::fault::events`].
+    /// The word of a resident page, marked as given up: see [`crate::fault::events`].
     pub fn given_up(self) -> Self {
         debug_assert!(self.is(State::Resident));
         Snapshot(self.0 | GIVEN_UP << PAYLOAD_SHIFT)
@@ -294,7 +293,7 @@ impl Snapshot {
         self.is(State::Resident) && self.payload() & GIVEN_UP != 0
     }
 
-    /// This page's word after a fault: if it is resident, it is no longer given up.
+    /// The page's word after a fault: if it is resident, it is no longer given up.
     pub fn faulted(self) -> Self {
         if self.is(State::Resident) {
             Snapshot(self.0 & !(GIVEN_UP << PAYLOAD_SHIFT))

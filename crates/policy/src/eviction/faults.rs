@@ -1,10 +1,10 @@
 //! Victims by faults and probes alone: the first policy, for where nothing samples accesses.
 //!
 //! A region is cold while little of what was evicted from it refaults. Regions are taken coldest
-//! first; one of which nothing is known is probed before it is emptied; one that faults back more
-//! than others is left alone for an exponentially growing time. Within a region, pages have their
-//! own history (see [`crate::eviction::victims::refaulted`]), because in scattered workloads hot and cold
-//! pages share every region.
+//! first. A region of which nothing is known is probed before it is emptied. A region that refaults
+//! more than others is left alone for an exponentially growing time. Within a region, pages have
+//! their own history (see [`crate::eviction::victims::refaulted`]), because in scattered workloads
+//! hot and cold pages share every region.
 
 use crate::eviction::victims::{
     Action, Choice, Expectation, Pressure, RegionId, RegionView, VictimPolicy,
@@ -17,8 +17,8 @@ pub struct Config {
     /// (0–1). Default 1/8: a restored page costs about two evictions, so below it eviction still
     /// pays.
     pub hot_share: f32,
-    /// Nor is a region hot below this multiple of what refaults on average: where all are alike,
-    /// which pages to take is not the regions' to say. Default 2.
+    /// Least heat of a hot region, as a multiple of the mean heat. Where all regions are alike,
+    /// they do not tell which pages to take. Default 2.
     pub hot_beyond_mean: f32,
     /// First rest of a hot region, ms; doubles each time. Default 1,000.
     pub rest_base_ms: u64,
@@ -40,7 +40,7 @@ impl Default for Config {
     }
 }
 
-/// One region's record: 20 bytes for 2 MiB.
+/// Record of one region: 20 bytes for 2 MiB.
 #[derive(Clone, Copy, Debug, Default)]
 struct Record {
     /// Returns, decayed.
@@ -99,9 +99,9 @@ impl Faults {
         Self::heat(&self.records.get(region as usize).copied().unwrap_or_default())
     }
 
-    /// Returns per exit, as if of 8 pages evicted before half a page had refaulted (so that thin
-    /// evidence counts for little), or as many as the program's expectation means: most, or hardly
-    /// any.
+    /// Returns per exit, as if 8 more pages had been evicted and half a page had refaulted: thin
+    /// evidence counts for little. If the program expects something of the region, 6 pages (hot) or
+    /// 0.01 (cold) are taken instead of the half.
     fn heat(record: &Record) -> f32 {
         let returns = match record.expected {
             None => 0.5,

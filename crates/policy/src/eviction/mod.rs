@@ -1,4 +1,4 @@
-//! Which pages are evicted, by what comes back, by written bits and, where there are any, by samples.
+//! Choice of the pages to evict: by refaults, by written bits and, where there are any, by samples.
 
 pub mod faults;
 pub mod regions;

@@ -1,11 +1,13 @@
 //! Victims by samples: any hotness model over regions, beside what faults tell.
 //!
-//! Samples know regions, faults know pages (with 20,000 samples the rank correlation of single
-//! pages of 4 KiB with their true accesses was measured at 0.06 to 0.25). So a model says which
-//! regions are hot, and they are left alone while others have something to give; among the others
-//! the coldest come first; and which of a region's pages are evicted is decided by the CLOCK hand
-//! ([`crate::eviction::victims::passed`]). Where all regions are alike, as with popular objects scattered
-//! over a heap, no model calls any of them hot, and the order is that of [`Faults`].
+//! Samples know regions, faults know pages. With 20,000 samples the rank correlation of single
+//! pages of 4 KiB with their true accesses was measured at 0.06 to 0.25.
+//!
+//! So a model says which regions are hot, and they are left alone while others have something to
+//! give. Among the others the coldest come first. Which of a region's pages are evicted is decided
+//! by the CLOCK hand ([`crate::eviction::victims::passed`]). Where all regions are alike, as with
+//! popular objects scattered over a heap, no model calls any of them hot. Then the order is that of
+//! [`Faults`].
 //!
 //! Promotion has no part here: from a compressed tier a page is restored by its fault, which is as
 //! good a sample as there is.
@@ -23,19 +25,19 @@ pub trait Model: Send {
     fn arrived(&mut self, region: RegionId);
     /// A region is gone.
     fn gone(&mut self, region: RegionId);
-    /// Samples of this weight met the region.
+    /// Samples of the given weight met the region.
     fn sampled(&mut self, region: RegionId, weight: f32);
-    /// Before regions are ranked: so many have room in DRAM.
+    /// Told before regions are ranked: `capacity` regions have room in DRAM.
     fn settle(&mut self, capacity: u32);
     /// Much more refaults than before: what was hot may not be any more.
     fn surged(&mut self);
     /// How much of what is met is met elsewhere of late, as a share.
     fn changed(&self) -> f32;
-    /// Whether it has seen enough to say anything of regions.
+    /// Whether the model has seen enough to say anything of regions.
     fn is_informed(&self) -> bool;
-    /// Whether it has seen enough to tell hot regions from others.
+    /// Whether the model has seen enough to tell hot regions from others.
     fn is_sure(&self) -> bool;
-    /// How hot, as a multiple of the average.
+    /// Heat of a region, as a multiple of the average.
     fn heat(&self, region: RegionId) -> f32;
     /// Whether a region should be left alone.
     fn is_hot(&self, region: RegionId) -> bool;
@@ -51,7 +53,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// With these parameters.
+    /// Makes the model with the given parameters.
     pub fn new(config: Config) -> Self {
         Counters { hotness: Hotness::new(config), mean: 0.0, known: Vec::new(), carry: 0.0 }
     }
@@ -86,7 +88,7 @@ impl Model for Counters {
         self.mean = sum / self.known.len().max(1) as f32;
     }
 
-    /// The published ones do not look at faults.
+    /// Does nothing: the published policies do not look at faults.
     fn surged(&mut self) {}
 
     fn changed(&self) -> f32 {
@@ -97,7 +99,7 @@ impl Model for Counters {
         self.mean > 0.0
     }
 
-    /// They count, and know nothing of noise.
+    /// Always false: counters cannot tell heat from noise.
     fn is_sure(&self) -> bool {
         false
     }
@@ -120,10 +122,10 @@ const KEPT_SHARE: f64 = 0.6;
 /// Hot regions are kept resident below this pressure only.
 pub const KEPT_PRESSURE: Pressure = 2;
 
-/// Pages that refault, a second.
+/// Rate of refaults, pages a second.
 #[derive(Debug, Default)]
 struct Returns {
-    /// Since this time.
+    /// Beginning of the period in which `pages` are counted, ms.
     since_ms: u64,
     pages: u32,
     /// Averages with half-lives of [`Returns::FAST_MS`] and [`Returns::SLOW_MS`].
@@ -135,11 +137,11 @@ impl Returns {
     const EVERY_MS: u64 = 100;
     const FAST_MS: f32 = 200.0;
     const SLOW_MS: f32 = 4_000.0;
-    /// A surge is so many times what is usual, and more than so many pages a second.
+    /// A surge is a rate of more than `TIMES` times the usual one plus `LEAST` pages a second.
     const TIMES: f32 = 2.0;
     const LEAST: f32 = 500.0;
 
-    /// True when a surge begins.
+    /// Counts pages that refaulted. True when a surge begins.
     fn count(&mut self, pages: u32, now_ms: u64) -> bool {
         self.pages = self.pages.saturating_add(pages);
         let elapsed_ms = now_ms.saturating_sub(self.since_ms);
@@ -162,8 +164,8 @@ impl Returns {
     }
 }
 
-/// With samples that change nothing, so many are enough to see when that ends; and after a change
-/// of so much of what is met, so many more are worth while.
+/// Samples wanted, as a multiple of the usual. `FEW` are enough while samples change nothing, to
+/// see when that ends. `MANY` are worth while after a change of more than `CHANGE` of what is met.
 const FEW: f32 = 0.1;
 const MANY: f32 = 3.0;
 const CHANGE: f32 = 0.1;
@@ -172,7 +174,7 @@ const CHANGE: f32 = 0.1;
 pub struct Regions<M> {
     model: M,
     faults: Faults,
-    /// In which ranking each region was there last; 0: it is not known to the model.
+    /// Ranking in which each region was seen last; 0 if the model does not know the region.
     seen: Vec<u32>,
     rankings: u32,
     returns: Returns,
@@ -187,7 +189,7 @@ pub struct Regions<M> {
 }
 
 impl<M: Model> Regions<M> {
-    /// Over this model, of which nothing has been told yet.
+    /// Makes the policy over a model that was told nothing yet.
     pub fn new(model: M) -> Self {
         Regions {
             model,

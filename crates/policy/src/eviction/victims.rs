@@ -8,22 +8,22 @@ pub type RegionId = u32;
 /// otherwise, they are right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expectation {
-    /// It will be used often.
+    /// The memory will be used often.
     Hot,
-    /// It will be used seldom.
+    /// The memory will be used seldom.
     Cold,
 }
 
 /// What is known of one region at the time of asking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegionView {
-    /// Which region.
+    /// Number of the region.
     pub region: RegionId,
     /// Pages in DRAM that could be evicted (0–512).
     pub resident_pages: u32,
     /// Pages in compressed tiers (0–512).
     pub evicted_pages: u32,
-    /// What the program expects of it.
+    /// What the program expects of the region.
     pub expected: Option<Expectation>,
 }
 
@@ -32,17 +32,17 @@ pub struct RegionView {
 pub enum Action {
     /// Evict its cold pages.
     Evict,
-    /// Take a few pages out of the page table without compressing them, and see which are touched:
-    /// a look at coldness that costs a few microseconds a page.
+    /// Take a few pages out of the page table without compressing them, and see which are touched.
+    /// It costs a few microseconds a page.
     Probe,
 }
 
-/// One step of the order in which to look for victims.
+/// Step of the order in which to look for victims.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice {
-    /// Where.
+    /// Region to look at.
     pub region: RegionId,
-    /// What.
+    /// What to do with the region.
     pub action: Action,
 }
 
@@ -54,22 +54,22 @@ pub enum Reason {
     /// The CLOCK hand found it unused while there was pressure: the coldest regions were not
     /// enough.
     Pressed,
-    /// It had refaulted after a long time, and was not accessed again soon.
+    /// The page had refaulted after a long time, and was not accessed again soon.
     Probation,
-    /// It was not touched while it was probed.
+    /// The page was not touched while it was probed.
     Probed,
     /// The program said that it does not need it (MADV_PAGEOUT).
     Asked,
-    /// It was out already, and takes less room in a denser tier.
+    /// The page was evicted already, and takes less room in a denser tier.
     Recompressed,
     /// A test evicts whatever there is.
     Stress,
-    /// The placement model wants its region in that tier.
+    /// The placement model wants the page's region in that tier.
     Planned,
 }
 
 impl Reason {
-    /// All of them, in the order of their numbers.
+    /// All reasons, in the order of their numbers.
     pub const ALL: [Reason; 8] = [
         Reason::Cold,
         Reason::Pressed,
@@ -81,7 +81,7 @@ impl Reason {
         Reason::Planned,
     ];
 
-    /// As reports name it.
+    /// Name of the reason, as in reports.
     pub fn name(self) -> &'static str {
         match self {
             Reason::Cold => "cold",
@@ -101,23 +101,23 @@ impl Reason {
 /// one more return.
 pub type Pressure = u32;
 
-/// See [`Pressure`].
+/// Greatest pressure, see [`Pressure`].
 pub const PRESSURE_MAX: Pressure = 12;
 
 /// Chooses victims. Times are milliseconds of any monotonic clock.
 pub trait VictimPolicy: Send {
     /// The name that `--policy` and reports use.
     fn name(&self) -> &'static str;
-    /// Samples that count as `weight` met the region (a part of one where any of several addresses
-    /// may have been touched).
+    /// Samples that count as `weight` met the region. A weight is a part of one where any of
+    /// several addresses may have been touched.
     fn sampled(&mut self, region: RegionId, weight: f32);
     /// How hot samples say that the region is, as a multiple of the average; `None` where there are
     /// too few of them, or none are taken.
     fn heat(&self, _region: RegionId) -> Option<f32> {
         None
     }
-    /// How much sampling would be worth while, since this was last asked: 1 as much as is usual,
-    /// less where samples change nothing, more after a change.
+    /// How much sampling would be worth while, since this was last asked. 1 is as much as is usual.
+    /// It is less where samples change nothing, more after a change.
     fn samples_wanted(&mut self) -> f32;
     /// `pages` of the region refaulted since the last call.
     fn restored(&mut self, region: RegionId, pages: u32, now_ms: u64);
@@ -137,24 +137,26 @@ pub trait VictimPolicy: Send {
     );
 }
 
-/// What was touched within this time is never evicted, ms (as by MGLRU's `min_ttl_ms`). Under a
+/// Time within which a touched page is never evicted, ms (as by MGLRU's `min_ttl_ms`). Under a
 /// budget that cannot be met, every page would be evicted again before the program had used it.
 pub const MIN_TTL_MS: u64 = 20;
 
 /// Most refaults of a page that are counted.
 pub const REFAULTS_MAX: u32 = 7;
 
-/// How many pages may be on probation: 3 % of the resident ones, and 5 % of the evicted ones. Where
-/// few are evicted, what is kept of those on probation is a large part of what compression takes.
+/// Number of pages that may be on probation: 3 % of the resident ones, and 5 % of the evicted ones.
+/// Where few are evicted, what is kept of those on probation is a large part of what compression
+/// takes.
 pub fn probation_room(resident_pages: u64, pages_out: u64) -> usize {
     (resident_pages as f64 * 0.03).min(pages_out as f64 * 0.05) as usize
 }
 
-/// The refault distance up to which a page was worth keeping: so many pages left while it was out.
-/// 15 % of the resident ones, and 20 % of the evicted ones. Where few are evicted, any page comes
-/// back before many others have left, and that tells nothing of it: by the resident pages alone
-/// (half of them, as it was once) next to none was on probation at 80 %, and there were more faults
-/// than with the kernel's lists.
+/// Refault distance up to which a page was worth keeping, as the number of pages evicted meanwhile.
+/// It is 15 % of the resident pages, and 20 % of the evicted ones.
+///
+/// Where few pages are evicted, any page refaults before many others have left, and that tells
+/// nothing of it. By half of the resident pages alone, as it was once, next to none was on
+/// probation at 80 %. There were more faults than with the kernel's lists.
 pub fn refault_distance_pages(resident_pages: u64, pages_out: u64) -> f64 {
     (resident_pages as f64 * 0.15).min(pages_out as f64 * 0.2)
 }
@@ -162,22 +164,26 @@ pub fn refault_distance_pages(resident_pages: u64, pages_out: u64) -> f64 {
 /// What becomes of a page that refaulted: see [`refaulted`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refault {
-    /// Its count of refaults from now on.
+    /// Number of refaults of the page that count from now on.
     pub refaults: u32,
-    /// It is evicted again after a short time, whatever is known of other pages.
+    /// Whether the page is evicted again after a short time, whatever is known of other pages.
     pub probation: bool,
 }
 
 /// What becomes of a page that refaulted after `out_ms`; `refault_distance_ms` is the time in which
 /// as many pages left as [`refault_distance_pages`] says.
 ///
-/// This is 2Q (Johnson and Shasha, VLDB 1994): one that is back soon was worth keeping, and joins
-/// the others for as many rounds of the [hand](passed) as it has refaults, a round more each time
-/// (what it had left does not count: it leaves with all); any other goes through a short queue
-/// first, from which it is evicted if it does not refault soon. Scattered Zipf accesses, nothing
-/// but faults known: 0.147 faults a GET with half of the pages resident, where random victims make
-/// 0.187 and the kernel's lists, which see accesses, 0.158; 0.237, 0.300 and 0.259 with 30 %
-/// (`terrace-bench victims`).
+/// This is 2Q (Johnson and Shasha, VLDB 1994):
+///
+/// - A page that is back soon was worth keeping. It joins the others for as many rounds of the
+///   [hand](passed) as it has refaults, a round more each time. Rounds left at its eviction do not
+///   count: it returns with all.
+/// - Any other page goes through a short queue first, from which it is evicted if it does not
+///   refault soon.
+///
+/// Scattered Zipf accesses, nothing but faults known: 0.147 faults a GET with half of the pages
+/// resident. Random victims make 0.187 and the kernel's lists, which see accesses, 0.158. With 30 %
+/// resident these are 0.237, 0.300 and 0.259 (`terrace-bench victims`).
 pub fn refaulted(refaults: u32, out_ms: u64, refault_distance_ms: u64) -> Refault {
     if out_ms <= refault_distance_ms {
         Refault { refaults: (refaults + 1).min(REFAULTS_MAX), probation: false }
@@ -189,26 +195,26 @@ pub fn refaulted(refaults: u32, out_ms: u64, refault_distance_ms: u64) -> Refaul
 /// What is known of writes to a page since its writes were last tracked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Writes {
-    /// Nothing, nor can it be.
+    /// Nothing is known, nor can it be.
     Unknowable,
-    /// Nothing: they were not tracked.
+    /// Nothing is known: writes were not tracked.
     Untracked,
-    /// There was none.
+    /// The page was not written.
     None,
-    /// There was one.
+    /// The page was written.
     Some,
 }
 
 /// What the CLOCK hand does with a page that it passes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Passed {
-    /// Takes it.
+    /// The hand takes the page.
     Take,
-    /// Leaves it as it is.
+    /// The hand leaves the page as it is.
     Leave,
-    /// Leaves it with so many refaults.
+    /// The hand leaves the page with this number of refaults.
     Refaults(u32),
-    /// Leaves it without refaults, and tracks its writes until it comes by again.
+    /// The hand leaves the page without refaults, and its writes are tracked until the next round.
     Track,
 }
 
@@ -216,10 +222,11 @@ pub enum Passed {
 /// That costs the next writer a fault (1 µs), so it should seldom happen to hot pages.
 pub const WRITTEN_REFAULTS: u32 = REFAULTS_MAX;
 
-/// The CLOCK hand comes by. The writes of a page whose refaults are used up are tracked for a
-/// round, and it is evicted if there was none (servers write to what they read: counters, times,
-/// lists): 0.135 faults a GET instead of 0.147 with half of the pages resident, 0.220 instead of
-/// 0.237 with 30 %. The same look at pages on probation gains nothing there.
+/// What happens to a page when the CLOCK hand comes by. The writes of a page whose refaults are
+/// used up are tracked for a round. The page is evicted if there was none, as servers write to what
+/// they read: counters, times, lists. That makes 0.135 faults a GET instead of 0.147 with half of
+/// the pages resident, 0.220 instead of 0.237 with 30 %. The same look at pages on probation gains
+/// nothing there.
 ///
 /// Pages on probation are evicted by their queue, and by the CLOCK hand only under pressure.
 pub fn passed(refaults: u32, probation: bool, writes: Writes, pressure: Pressure) -> Passed {

@@ -4,22 +4,21 @@
 //! A unit of the slow tier takes the place of one in the fast tier (or free room there) if
 //!
 //! - **it pays back**: the time that accesses will be faster before the *horizon* is more than the
-//!   moves take. Samples are time spent waiting, so both are counted in samples: a unit that is met
-//!   n times before the horizon at the speed of the fast tier waits for n · (slowness − 1) more in
-//!   the slow one;
+//!   moves take. Samples are time spent waiting, so both are counted in samples. At the speed of
+//!   the fast tier a unit is met n times before the horizon. In the slow one it waits for n ·
+//!   (slowness − 1) more;
 //! - **it is no chance**: if another has to go, the two differ by more than [1.4](Config::sigmas)
 //!   standard deviations of what is known of them.
 //!
-//! Each alone was measured to be needed (exact order without a gate thrashes
-//! on noise: 25 times the moves on scattered Zipf accesses). How the numbers here and in
-//! [`terrace`](crate::placement::terrace) were chosen, and what they came to on workloads that were kept
-//! aside: `docs/benchmarks.md`.
+//! Each alone was measured to be needed: exact order without a gate thrashes on noise, with 25
+//! times the moves on scattered Zipf accesses. How the policy does beside others:
+//! `docs/notes/2026-11-27-benchmarks.md`, "Tiering policies in the simulator".
 //!
 //! Units are ranked once an epoch of the model, and decisions go down that list.
 //!
 //! Where sizes differ, units are ranked by heat for their size, and one or several go where one or
-//! several come: as many of the coldest as the hottest one needs for room, and then, if that is
-//! more than it needs, those that follow it. All together must pay.
+//! several come. As many of the coldest go as the hottest one needs for room. If that is more than
+//! it needs, units that follow it come too. All together must pay.
 
 use crate::eviction::regions::Model;
 use crate::placement::terrace::{Evidence, Terrace};
@@ -30,10 +29,10 @@ use std::cmp::Ordering;
 /// Parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Config {
-    /// A move must pay back before each unit has been met so often, on average: a time only
-    /// together with the rate of samples.
+    /// Number of times that each unit has been met, on average, before a move must pay back. It is
+    /// a time only together with the rate of samples.
     pub horizon: f64,
-    /// What a move takes, in the time that a sample stands for in the fast tier.
+    /// Cost of a move, in the time that a sample stands for in the fast tier.
     pub move_samples: f64,
     /// Standard deviations by which two units must differ. It is the hottest of many and the
     /// coldest of many that are compared, which differ by chance alone; but what is known of a
@@ -43,8 +42,8 @@ pub struct Config {
     pub slowness: f64,
 }
 
-/// In a live program, but for the slowness: a move of 2 MiB takes a sample of 1 ms, as it is copied
-/// at 2 GB/s and more.
+/// Parameters of a live program, but for the slowness. A move of 2 MiB takes a sample of 1 ms, as
+/// it is copied at 2 GB/s and more.
 pub const CONFIG: Config = Config { horizon: 32.0, move_samples: 1.0, sigmas: 1.4, slowness: 1.0 };
 
 /// What is seen is expected to last for this multiple of the time in which units were observed.
@@ -52,7 +51,7 @@ const BELIEVED: f64 = 4.0;
 /// Units ranked in each tier in an epoch, as a multiple of the moves allowed in one decision.
 const RANKED: usize = 16;
 
-/// What can be set.
+/// Parameters that can be set.
 pub const SETTINGS: &[Setting<Config>] = &[
     Setting {
         knob: Knob {
@@ -86,24 +85,24 @@ pub const SETTINGS: &[Setting<Config>] = &[
 /// Units that come or go together, all multiplied by their sizes.
 #[derive(Clone, Copy, Debug, Default)]
 struct Together {
-    /// Base units.
+    /// Size of the units, base units.
     size: f64,
     heat: f64,
-    /// A sum too, not its root: they were chosen because they look hot, or cold, and so err the
-    /// same way.
+    /// Sum of the standard deviations, not the root of the sum of variances. The units were chosen
+    /// because they look hot, or cold, and so err the same way.
     deviation: f64,
 }
 
 /// Units with their heat, the next to move last.
 type Ranking = Vec<(f32, UnitId)>;
 
-/// Units taken from the rankings: those that would come up, and those that would go for them. In
-/// the order in which they were taken.
+/// Units taken from the rankings, in the order in which they were taken: those that would come up,
+/// and those that would go for them.
 #[derive(Debug, Default)]
 struct Exchange {
     up: Ranking,
     down: Ranking,
-    /// Base units.
+    /// Sizes of `up` and of `down`, base units.
     up_size: u32,
     down_size: u32,
 }
@@ -123,22 +122,22 @@ pub struct Gated {
     config: Config,
     /// What an access gains by a move to the fast tier, as a multiple of what it costs there.
     gain: f64,
-    /// The epoch of the ranking.
+    /// Epoch in which units were ranked last.
     ranked: u32,
     /// The coldest units of the fast tier and the hottest of the slow one, the next to move last.
     fast: Ranking,
     slow: Ranking,
-    /// The last one looked at, for its memory.
+    /// The exchange looked at last, kept for its memory.
     exchange: Exchange,
 }
 
 impl Gated {
-    /// Over a slow tier that takes `slowness` times as long, at least 1.
+    /// Makes the policy over a slow tier that takes `slowness` times as long, at least 1.
     pub fn new(slowness: f64) -> Gated {
         Gated::with(Config { slowness, ..CONFIG })
     }
 
-    /// With these parameters.
+    /// Makes the policy with the given parameters.
     pub fn with(config: Config) -> Gated {
         let gain = (config.slowness - 1.0).max(0.0);
         Gated {
@@ -153,8 +152,8 @@ impl Gated {
         }
     }
 
-    /// What is gained before the horizon if those units come up and these go, as a multiple of what
-    /// the moves cost; `None` if they may well be equal.
+    /// Gain before the horizon if the units `up` come up and the units `down` go. It is a multiple
+    /// of what the moves cost; `None` if they may well be equal.
     fn pays(&self, up: &[(f32, UnitId)], down: &[(f32, UnitId)]) -> Option<f64> {
         let (up, down) = (self.together(up), self.together(down));
         let more = up.heat - down.heat;
@@ -191,9 +190,9 @@ impl Gated {
         &mut self.places[index]
     }
 
-    /// Takes the hottest unit of the slow tier from its ranking, as many of the coldest as it needs
-    /// for room, and those that pay in the rest of that room. False if there is none, or no
-    /// room, or more would move than may.
+    /// Takes an exchange from the rankings. The hottest unit of the slow tier comes, and as many of
+    /// the coldest go as it needs for room. More that pay come into the rest of that room. False if
+    /// there is none, or no room, or more would move than may.
     fn propose(&mut self, room: Room, exchange: &mut Exchange) -> bool {
         exchange.clear();
         let free = room.capacity.saturating_sub(room.used);
@@ -273,7 +272,7 @@ fn next(ranking: &mut Ranking, places: &[Option<Place>], place: Place) -> Option
     None
 }
 
-/// Only the last `count` by this order, in order.
+/// Keeps only the last `count` units by this order, in order.
 fn last_by(units: &mut Ranking, count: usize, order: impl Fn(&f32, &f32) -> Ordering) {
     let by = |a: &(f32, UnitId), b: &(f32, UnitId)| order(&a.0, &b.0).then(b.1.cmp(&a.1));
     if count == 0 {

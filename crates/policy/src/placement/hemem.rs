@@ -3,10 +3,10 @@
 //!
 //! Each tier has a list of hot pages and one of cold ones, in the order in which they became so. A
 //! page is hot from 8 sampled reads or 4 sampled writes on. When the count of any page passes 18, a
-//! *cooling clock* ticks, and each page's counts are halved once for each tick that it missed, when
-//! it is next looked at. Then the lists of hot pages are gone through for those that are hot no
-//! more. Hot pages of the slow tier come into free room, and where there is none into the place of
-//! the page that has been cold longest; where no page is cold, nothing moves.
+//! *cooling clock* ticks. Each page's counts are halved once for each tick that it missed, when it
+//! is next looked at. Then the lists of hot pages are gone through for those that are hot no more.
+//! Hot pages of the slow tier come into free room. Where there is none they take the place of the
+//! page that has been cold longest. Where no page is cold, nothing moves.
 //!
 //! From the published code: these rules, the thresholds 8, 4 and 18, 8192 pages cooled at a time,
 //! 10 GB/s of moves at most. Its versions disagree: reads 8, 4 or 2, cooling at 18, 10 or 22, with
@@ -34,7 +34,7 @@ pub struct Config {
     pub name: &'static str,
     /// Sampled reads that make a page hot, at least 1.
     pub hot_reads: u32,
-    /// Sampled writes that do.
+    /// Sampled writes that make a page hot, at least 1.
     pub hot_writes: u32,
     /// All pages cool when the reads or the writes of one are more than this.
     pub cooling: u32,
@@ -64,7 +64,7 @@ pub const CONFIG: Config = Config {
 /// The policy named `hemem-1024`: with the cooling that Jenga's paper gives (§2.2.2).
 pub const SLOW_COOLING: Config = Config { name: "hemem-1024", cooling: 1024, ..CONFIG };
 
-/// What can be set.
+/// Parameters that can be set.
 pub const SETTINGS: &[Setting<Config>] = &[
     Setting {
         knob: Knob {

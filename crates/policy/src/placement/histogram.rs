@@ -3,25 +3,30 @@
 //!
 //! Each unit has a counter that decays by half in every *cooling period* (a number of samples).
 //! Sixteen bins hold how many units have a counter between 2ⁿ − 1 and 2ⁿ⁺¹ − 1. From time to time
-//! the thresholds are adapted: as many of the highest bins are *hot* as fit into the fast tier, and
-//! the one below is *warm*, which stays where it is; without a warm bin if the hot ones fill three
-//! quarters of the fast tier. Hot units in the slow tier wait in one queue, cold ones in the fast
-//! tier in another, and are looked at again when it is their turn.
+//! the thresholds are adapted. As many of the highest bins are *hot* as fit into the fast tier. The
+//! bin below is *warm*, which stays where it is; there is none if the hot ones fill three quarters
+//! of the fast tier. Hot units in the slow tier wait in one queue, cold ones in the fast tier in
+//! another. They are looked at again when it is their turn.
 //!
-//! Where this differs from Memtis's kernel module, on purpose: bins are exact, because all units
-//! are looked at when a period ends and when thresholds are adapted (a pass over 12 bytes a unit,
-//! once in 100,000 samples), where the module clears its histogram and sorts a page in when it is
-//! next met or its list is gone through.
+//! Where this differs from Memtis's kernel module, on purpose: bins are exact. All units are looked
+//! at when a period ends and when thresholds are adapted: a pass over 12 bytes a unit, once in
+//! 100,000 samples. The module clears its histogram, and sorts a page in when it is next met or its
+//! list is gone through.
 //!
-//! What else the module does is a part of [`Config`], and off in a live program: it moves pages
-//! twice a second, halves counters when memory grows too, counts base pages 512-fold, spares new
-//! pages their first halving, and has least and greatest sizes of what is kept free (one of them by
-//! mistake). Pages are never split here.
+//! What else the module does is a part of [`Config`], and off in a live program:
 //!
-//! Where units differ in size, bins hold base units, as the module's histogram holds base pages,
-//! and a sample of a unit counts the less the larger it is, so that a counter is heat for each
-//! byte: 512 of a base page where it is 1 of a huge one. What waits first comes first, whatever its
-//! size, and room is made for it.
+//! - it moves pages twice a second;
+//! - it halves counters when memory grows too;
+//! - it counts base pages 512-fold;
+//! - it spares new pages their first halving;
+//! - it has least and greatest sizes of what is kept free, one of them by mistake.
+//!
+//! Pages are never split here.
+//!
+//! Where units differ in size, bins hold base units, as the module's histogram holds base pages. A
+//! sample of a unit counts the less the larger the unit is: 512 of a base page, 1 of a huge one. So
+//! a counter is heat for each byte. What waits first comes first, whatever its size, and room is
+//! made for it.
 
 use crate::placement::sizes::Sizes;
 use crate::placement::{Move, Place, PlacementPolicy, Reason, Room, UnitId};
@@ -31,7 +36,7 @@ use std::collections::VecDeque;
 /// Bins of the histogram (Jenga §2.2.2).
 pub const BINS: usize = 16;
 
-/// Thresholds are adapted when the capacity changes by one part of so many.
+/// Thresholds are adapted when the capacity changes by one part of this many.
 const CAPACITY_SHARE: u32 = 20;
 
 /// How a counter decays within a period.
@@ -61,33 +66,33 @@ pub struct Config {
     /// Promotions leave this share of the fast tier free, and room is made for it while any wait.
     /// 0.03 in Memtis.
     pub promote_free: f64,
-    /// While none waits, that room is made only when less than this share is free. 0.02 in Memtis.
+    /// Share below which that room is made while no unit waits. 0.02 in Memtis.
     pub demote_free: f64,
     /// The first adaptation after a cooling may only lower the hot threshold, and by one bin;
     /// others may only raise it. So does Memtis's module, by what looks like a mistake.
     pub one_way_adaptation: bool,
     /// A new unit begins one bin above the hot threshold, as in Memtis, and otherwise at 0.
     pub begins_hot: bool,
-    /// And does not decay at the end of the period in which it came (`htmm_skip_cooling`).
+    /// Whether a new unit does not decay at the end of the period in which it came
+    /// (`htmm_skip_cooling`).
     pub spared_once: bool,
-    /// What a sample counts: 1 of a huge page in Memtis, 512 of a base page. Of a larger unit than
-    /// one base unit it is so many times less, at least 1.
+    /// Count of a sample: 1 of a huge page in Memtis, 512 of a base page. Of a unit larger than a
+    /// base unit it is divided by the unit's size, at least 1.
     pub sample_counts: u32,
-    /// Moves are asked for no more often than this, ns. Memtis's papers say 50 ms, its module has
-    /// 500 ms; 0 for whenever it is asked.
+    /// Least time between requests for moves, ns; 0 for none. Memtis's papers say 50 ms, its module
+    /// has 500 ms.
     pub period_ns: u64,
-    /// A period ends too when memory has grown by so many bytes since the last time: 10 GB in
-    /// Memtis. 0 for never.
+    /// Growth of memory that ends a period too, bytes: 10 GB in Memtis. 0 for never.
     pub cooling_bytes: f64,
-    /// What is kept free is at least 50 MB and at most 1000 MB, for promotions 100 MB and 1500 MB:
-    /// but where that is less or more, the module takes the former for both, by mistake, and
-    /// so does this.
+    /// What is kept free is at least 50 MB and at most 1000 MB, for promotions 100 MB and 1500 MB.
+    /// Where that is less or more, the module takes the former for both, by mistake, and so does
+    /// this.
     pub limits: bool,
-    /// Bytes that a base unit stands for, for those two.
+    /// Bytes that a base unit stands for, for the two settings above.
     pub unit_bytes: f64,
 }
 
-/// What can be set of the policies with this mechanism.
+/// Parameters that can be set of the policies with this mechanism.
 pub const SETTINGS: &[Setting<Config>] = &[
     Setting {
         knob: Knob { name: "cooling", about: "samples in a cooling period", kind: Kind::Samples },
@@ -206,10 +211,10 @@ pub const SETTINGS: &[Setting<Config>] = &[
     },
 ];
 
-/// One unit's state.
+/// State of one unit.
 #[derive(Clone, Copy, Debug, Default)]
 struct Record {
-    /// Its counter when this period began.
+    /// Counter of the unit when this period began.
     before: f32,
     /// What was counted in this period.
     recent: u32,
@@ -223,9 +228,9 @@ const BIN: u16 = 0xF;
 const PRESENT: u16 = 0x10;
 const FAST: u16 = 0x20;
 const WAITS: u16 = 0x40;
-/// Its move was asked for in this decision.
+/// Bit: the unit's move was asked for in this decision.
 const ASKED: u16 = 0x80;
-/// It does not decay at the end of this period.
+/// Bit: the unit does not decay at the end of this period.
 const SPARED: u16 = 0x100;
 
 impl Record {
@@ -261,7 +266,7 @@ pub struct Hotness {
     config: Config,
     records: Vec<Record>,
     sizes: Sizes,
-    /// Base units.
+    /// Base units in each bin.
     bins: [u32; BINS],
     /// The lowest hot bin, and the lowest that stays where it is.
     hot: u8,
@@ -280,7 +285,7 @@ pub struct Hotness {
     capacity: u32,
     to_promote: VecDeque<UnitId>,
     to_demote: VecDeque<UnitId>,
-    /// In the last decision.
+    /// Units whose moves were asked for in the last decision.
     asked: Vec<UnitId>,
 }
 
@@ -313,7 +318,7 @@ impl Hotness {
         }
     }
 
-    /// Its parameters.
+    /// Parameters of the mechanism.
     pub fn config(&self) -> Config {
         self.config
     }
@@ -420,8 +425,8 @@ impl Hotness {
         (promote, demote.clamp(least, most))
     }
 
-    /// Sets the thresholds by what is in the bins: after so many samples, or because the room has
-    /// changed.
+    /// Sets the thresholds by what is in the bins: after `adapt_samples` samples, or because the
+    /// room has changed.
     fn adapt(&mut self, room_changed: bool) {
         // Bins first: since the last look counters have decayed.
         for unit in 0..self.records.len() as UnitId {
@@ -750,7 +755,7 @@ mod tests {
         assert_eq!(bins, [0, 0, 1, 1, 2, 2, 3, 15]);
     }
 
-    /// 8 units with counters 1, 3, 7, … in bins 1 to 8, and so much room.
+    /// Thresholds of 8 units with counters 1, 3, 7, … in bins 1 to 8, in a fast tier of `capacity`.
     fn thresholds(capacity: u32) -> (u8, u8) {
         let mut hotness = Hotness::new(Config {
             cooling_samples: u64::MAX,
@@ -815,7 +820,8 @@ mod tests {
         }
     }
 
-    /// Two units of the slow tier and so many samples, of which each third is of unit 1.
+    /// Two units of the slow tier and the given number of samples, of which each third is of unit
+    /// 1.
     fn sampled(config: Config, samples: u32) -> Hotness {
         let mut hotness = Hotness::new(config);
         (0..2).for_each(|unit| hotness.arrived(unit, Place::Slow, 1));
@@ -830,8 +836,8 @@ mod tests {
         let mut hotness = sampled(bare(6, 3), 2);
         hotness.capacity = 1;
         hotness.sampled(1, 1);
-        // One fits: unit 0 with 2 of 3, in bin 1 as unit 1, so that neither bin fits, and all that
-        // is hot is above.
+        // One fits: unit 0 with 2 of 3. It is in bin 1 as unit 1, so that neither bin fits, and all
+        // that is hot is above.
         assert_eq!(hotness.thresholds().0, 2);
         hotness.capacity = 10;
         (3..7).for_each(|n| hotness.sampled(u32::from(n % 3 == 2), 1));

@@ -1,10 +1,14 @@
-//! HybridTier (Song et al., ASPLOS 2025): how often a page is met in the long run, its *frequency*,
-//! and of late, its *momentum*, each in a counting Bloom filter.
+//! HybridTier (Song et al., ASPLOS 2025). How often a page is met in the long run is its
+//! *frequency*, how often of late its *momentum*. Each is in a counting Bloom filter.
 //!
-//! Samples are gathered into batches of 100,000. With each batch counted, a page of the slow tier
-//! that was in it comes up if its frequency is not below a threshold or its momentum is not below a
-//! fixed one, as far as there is room. When no more than 1.25 % of the fast tier is free after a
-//! batch, its pages are gone through, from where that ended last, until 5 % are free:
+//! Samples are gathered into batches of 100,000. When a batch was counted, pages of the slow tier
+//! that were in it come up, as far as there is room. A page comes up if one of these holds:
+//!
+//! - its frequency is not below a threshold;
+//! - its momentum is not below a fixed one.
+//!
+//! If no more than 1.25 % of the fast tier is free after a batch, room is made until 5 % are. The
+//! fast tier's pages are gone through, from where that ended last:
 //!
 //! | frequency | momentum | |
 //! |---|---|---|
@@ -14,25 +18,27 @@
 //!
 //! The published artifact has two programs, for base pages ([`BASE`]: counters up to 15) and for
 //! huge ones ([`HUGE`]: up to 65535, thresholds of hundreds). From there are all numbers, and these
-//! rules: the frequency's threshold, 5 or 1000, is lowered in steps, as far as 3 or 600, when
-//! promotions have all but ceased while pages above it fill less than 80 % of the fast tier; a page
-//! whose counter is full loses one count when it gets its second chance; demotion of more than 100
-//! MB/s is followed by a second of sleep, in which samples are lost.
+//! rules:
+//!
+//! - The frequency's threshold, 5 or 1000, is lowered in steps, as far as 3 or 600. That happens
+//!   when promotions have all but ceased while pages above it fill less than 80 % of the fast tier.
+//! - A page whose counter is full loses one count when it gets its second chance.
+//! - Demotion of more than 100 MB/s is followed by a second of sleep, in which samples are lost.
 //!
 //! Papers say otherwise. Jenga's: momentum is over 500,000 samples and frequency over 80 million
 //! (§2.2.2); the artifact has 1.1 million, and 160 (base) or 64,000 (huge) samples for each page of
-//! the fast tier. HybridTier's: the threshold comes from the histogram of frequencies, as the
+//! the fast tier. HybridTier's: the threshold comes from the histogram of frequencies. It is the
 //! highest at which hot pages are more than the fast tier holds, at least 2. The artifact has that
 //! rule too, without using it: `hot=0` here.
 //!
-//! Neither program has pages of two sizes. Where units differ this is the one for base pages: a
-//! sample of a page counts the same whatever its size, and the histogram, the room and what is
-//! demoted are in base pages.
+//! Neither program has pages of two sizes. Where units differ this is the one for base pages. A
+//! sample of a page counts the same whatever its size. The histogram, the room and what is demoted
+//! are in base pages.
 //!
-//! Left out: the artifact's *monitor mode*, which stops sampling while the share of accesses to the
-//! fast tier is steady, and its halving of the sampling rate of the fast tier. Choices: a batch's
-//! pages are counted and moved in order of units, and what finds no room in a batch has to be met
-//! again.
+//! Left out: the artifact's *monitor mode*, and its halving of the sampling rate of the fast tier.
+//! The mode stops sampling while the share of accesses to the fast tier is steady. Choices: a
+//! batch's pages are counted and moved in order of units. What finds no room in a batch has to be
+//! met again.
 
 use crate::placement::sizes::Sizes;
 use crate::placement::sketch::{Sketch, counters_for};
@@ -43,15 +49,15 @@ use std::collections::VecDeque;
 const FALSE_POSITIVES: f64 = 0.001;
 /// Bits of a block of counters: a cache line.
 const BLOCK_BITS: usize = 512;
-/// Demotion of more than so many bytes a second is followed by a sleep, and until it is less than
-/// the other.
+/// Demotion of more than `THROTTLE_FROM` bytes a second is followed by a sleep, until it is less
+/// than `THROTTLE_UNTIL`.
 const THROTTLE_FROM: f64 = 100.0 * 1048576.0;
 const THROTTLE_UNTIL: f64 = 10.0 * 1048576.0;
-/// The threshold is lowered while pages above it fill less of the fast tier.
+/// The threshold is lowered while pages above it fill less than this share of the fast tier.
 const FULL_OF_HOT: f64 = 0.8;
 /// The least threshold by the histogram, because most pages were met once.
 const LEAST_HOT: u32 = 2;
-/// The sketches are made anew when the capacity changes by one part of so many.
+/// The sketches are made anew when the capacity changes by one part of this many.
 const CAPACITY_SHARE: u32 = 20;
 
 /// Parameters.
@@ -63,45 +69,44 @@ pub struct Config {
     pub batch: u64,
     /// Counters have 16 bits, not 4.
     pub wide: bool,
-    /// What the frequency's filter has of counters, for one of the momentum's.
+    /// Number of the frequency filter's counters for each of the momentum filter's.
     pub momentum_part: f64,
     /// Samples for each page of the fast tier after which frequencies are halved.
     pub frequency_window: f64,
-    /// Samples after which momenta are.
+    /// Samples after which momenta are halved.
     pub momentum_window: u64,
     /// The frequency from which a page is hot, at first; 0 to take it from the histogram.
     pub hot: u32,
-    /// What it is lowered by, and how far, when promotions cease.
+    /// Step by which the threshold is lowered when promotions cease.
     pub hot_step: u32,
-    /// See there.
+    /// Least threshold to which that is lowered.
     pub hot_least: u32,
-    /// They have ceased when no more than so many bytes came up in so many batches, but not before
-    /// there were that many.
+    /// Promotions have ceased if no more than this came up in
+    /// [`ceased_batches`](Config::ceased_batches), bytes.
     pub ceased_bytes: f64,
-    /// See there.
+    /// Batches after which it is looked at whether promotions have ceased.
     pub ceased_batches: u64,
-    /// See there.
+    /// Number of batches up to which the threshold is not lowered.
     pub ceased_not_before: u64,
-    /// The momentum from which it is.
+    /// The momentum from which a page is hot.
     pub momentum: u32,
-    /// A page of less momentum has none, where its frequency is low.
+    /// The momentum below which a page of low frequency has none.
     pub cold_momentum: u32,
-    /// And where it is high.
+    /// The momentum below which a page of high frequency has none.
     pub second_momentum: u32,
-    /// A second chance has failed if fewer samples came.
+    /// Samples of a page in its second chance below which that has failed.
     pub second_samples: u32,
-    /// And is looked at after so long, ns.
+    /// Time after which second chances are looked at, ns.
     pub second_ns: u64,
-    /// Pages that have one at most, bytes.
+    /// Most that pages with a second chance hold, bytes.
     pub second_bytes: f64,
-    /// Demotion begins when no more than this share of the fast tier is free, and ends when the
-    /// other is.
+    /// Free share of the fast tier from which on downwards demotion begins.
     pub allocation: f64,
-    /// See there.
+    /// Free share of the fast tier at which demotion ends.
     pub demotion: f64,
-    /// Demotion is followed by a sleep of so long if it was too much, ns; 0 for never.
+    /// Length of the sleep after too much demotion, ns; 0 for none.
     pub sleep_ns: u64,
-    /// The second of the rates that are too much, ns.
+    /// Length of the second in which rates of demotion are told, ns.
     pub second_of_rates_ns: u64,
 }
 
@@ -151,14 +156,14 @@ pub const HUGE: Config = Config {
     ..BASE
 };
 
-/// Where a base unit stands for so many bytes: as the program for the pages that are nearer to
-/// that. Where some units are larger, base units are base pages whatever they stand for.
+/// The parameters where a base unit stands for `unit_bytes`: those of the program whose pages are
+/// nearer to that. Where some units are larger, base units are base pages whatever they stand for.
 pub fn of_pages(unit_bytes: f64, largest: u32) -> Config {
     let base = largest > 1 || unit_bytes < (BASE.unit_bytes * HUGE.unit_bytes).sqrt();
     Config { unit_bytes, ..if base { BASE } else { HUGE } }
 }
 
-/// What can be set.
+/// Parameters that can be set.
 pub const SETTINGS: &[Setting<Config>] = &[
     Setting {
         knob: Knob {
@@ -258,7 +263,7 @@ pub const SETTINGS: &[Setting<Config>] = &[
     },
 ];
 
-/// Both filters, and how many base pages have which frequency.
+/// The two filters, and how many base pages have which frequency.
 #[derive(Debug)]
 struct Filters {
     frequency: Sketch,
@@ -283,7 +288,7 @@ impl Filters {
         }
     }
 
-    /// Counts a page of so many base pages, and gives its frequency and momentum.
+    /// Counts a page of `size` base pages, and gives its frequency and momentum.
     fn add(&mut self, unit: UnitId, size: u32, times: u32) -> (u32, u32) {
         let before = usize::from(self.frequency.count(unit));
         let halved = self.frequency.add(unit, times);
@@ -349,7 +354,7 @@ pub struct HybridTier {
     /// Where demotion goes on.
     scan_at: UnitId,
     second_chances: Vec<(UnitId, u32)>,
-    /// Base units of those.
+    /// Base units of the pages in `second_chances`.
     second_units: u32,
     second_looked_ns: u64,
     round_ended_ns: u64,
@@ -561,7 +566,7 @@ impl PlacementPolicy for HybridTier {
         }
     }
 
-    /// Samples of greater weight count as one: a batch is so many samples.
+    /// Counts a sample. Samples of greater weight count as one: a batch is a number of samples.
     fn sampled(&mut self, unit: UnitId, _weight: u32) {
         if self.place(unit).is_some() && self.now_ns >= self.asleep_until_ns {
             self.batch.push(unit);
@@ -635,7 +640,7 @@ impl PlacementPolicy for HybridTier {
         }
     }
 
-    /// The frequency.
+    /// Heat of a unit: its frequency.
     fn heat(&self, unit: UnitId) -> f32 {
         self.filters.as_ref().map_or(0.0, |filters| f32::from(filters.frequency.count(unit)))
     }

@@ -8,7 +8,7 @@
 //!
 //! The paper prints (½ · x) · AC + ½ · cpaccesses (§5.2), which is 0 when a period begins. Of the
 //! forms with its ½ of cpaccesses this is the only one that has the properties that the paper asks
-//! for: it equals AC at the end of each period, is continuous, and stays the same under a steady
+//! for. It equals AC at the end of each period, is continuous, and stays the same under a steady
 //! rate. The printed form varies 60-fold at a steady rate of 100 samples a period; this one does
 //! not.
 
@@ -17,8 +17,8 @@ use crate::placement::histogram::{Config, Decay};
 /// Jenga's cooling period: 120,000 samples (§7.4, Figure 11).
 pub const COOLING_SAMPLES: u64 = 120_000;
 
-/// The policy named `jenga`: what the paper says, and where it is silent Memtis's values
-/// (adaptation each 100,000 samples, the warm bin, the watermarks, where a new unit begins).
+/// The policy named `jenga`: what the paper says. Where that is silent it has Memtis's values:
+/// adaptation each 100,000 samples, the warm bin, the watermarks, where a new unit begins.
 pub const CONFIG: Config = Config {
     name: "jenga",
     decay: Decay::Smooth,
@@ -44,7 +44,8 @@ mod tests {
         })
     }
 
-    /// AC by its definition (§5.1): what was counted until now, halved at the end of each period.
+    /// Counter AC by its definition (§5.1): what was counted until now, halved at the end of each
+    /// period.
     fn by_definition(accesses: &[bool]) -> Vec<f64> {
         let mut counter = 0.0;
         let mut at_each_end = Vec::new();
@@ -55,8 +56,8 @@ mod tests {
         at_each_end
     }
 
-    /// One unit that is met where `accesses` says so, another one otherwise; its counter before
-    /// each sample.
+    /// Counters of a unit before each sample. The unit is met where `accesses` says so, another one
+    /// otherwise.
     fn counters(accesses: &[bool]) -> Vec<f32> {
         let mut hotness = small();
         (0..2).for_each(|unit| hotness.arrived(unit, Place::Slow, 1));

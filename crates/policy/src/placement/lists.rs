@@ -1,5 +1,5 @@
-//! Lists of units in the order in which they came, from which any may be taken: what HeMem and the
-//! kernel's reclaim keep their pages in.
+//! Lists of units in the order in which they came, from which any may be taken. HeMem and the
+//! kernel's reclaim keep their pages in them.
 //!
 //! A unit is in one list at most, so all lists share one pair of links a unit: 9 bytes.
 
@@ -51,17 +51,17 @@ impl<const N: usize> Lists<N> {
         self.ends[list].len
     }
 
-    /// The one that has been in it longest.
+    /// The unit that has been in a list longest.
     pub fn first(&self, list: usize) -> Option<UnitId> {
         some(self.ends[list].first)
     }
 
-    /// The one that came last.
+    /// The unit that came into a list last.
     pub fn last(&self, list: usize) -> Option<UnitId> {
         some(self.ends[list].last)
     }
 
-    /// The one that came after `unit`, in the same list.
+    /// The unit that came after `unit`, in the same list.
     pub fn after(&self, unit: UnitId) -> Option<UnitId> {
         self.links
             .get(unit as usize)

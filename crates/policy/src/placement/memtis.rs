@@ -24,11 +24,12 @@ pub const CONFIG: Config = Config {
     unit_bytes: 0.0,
 };
 
-/// A policy with Memtis's mechanism as its module runs, where a base unit stands for so many bytes
-/// and the largest unit is so many base units: what a live program leaves out of it. Moves are made
-/// every 50 ms, as the papers say; smooth counters have no first halving to be spared. A sample
-/// counts 1 of the largest unit where units differ, and so many times more of smaller ones: 512 of
-/// a base page.
+/// The configuration of a policy with Memtis's mechanism as its module runs: what a live program
+/// leaves out of it. A base unit stands for `unit_bytes`, the largest unit is `largest` base units.
+///
+/// Moves are made every 50 ms, as the papers say. Smooth counters have no first halving to be
+/// spared. A sample counts 1 of the largest unit where units differ, and more of smaller ones in
+/// proportion: 512 of a base page.
 pub fn as_published(config: Config, unit_bytes: f64, largest: u32) -> Config {
     Config {
         spared_once: config.decay == Decay::Sawtooth,
@@ -102,7 +103,7 @@ mod tests {
         moves.iter().map(|step| (step.unit, step.to)).collect()
     }
 
-    /// As published, less what these tests are not about.
+    /// The published configuration, less what these tests are not about.
     fn mixed() -> Config {
         let published = as_published(CONFIG, BASE_PAGE, 512);
         Config {
@@ -115,13 +116,13 @@ mod tests {
         }
     }
 
-    /// A huge page and two base pages, by hand: a sample counts 1 of the former and 512 of the
-    /// latter, and bins hold base pages.
+    /// A huge page and two base pages, by hand. A sample counts 1 of the former and 512 of the
+    /// latter. Bins hold base pages.
     #[test]
     fn heat_is_for_each_byte() {
-        // The base page that was met twice is hotter than the huge one that was met 997 times,
-        // which is as hot as the one that was met once: 1025, 998 and 513 have the
-        // logarithms 10, 9 and 9.
+        // The base page that was met twice is hotter than the huge one that was met 997 times. That
+        // is as hot as the base page that was met once: 1025, 998 and 513 have the logarithms 10, 9
+        // and 9.
         for (capacity, hot, comes) in [
             (513, 10, vec![(1, Place::Fast)]),
             (514, 1, vec![(0, Place::Fast), (1, Place::Fast), (2, Place::Fast)]),

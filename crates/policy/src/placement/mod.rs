@@ -1,11 +1,11 @@
-//! What a tiering policy is told and what it answers: units of memory, sampled accesses to them,
-//! and moves between a fast tier and a slow one.
+//! What a tiering policy is told: units of memory, and sampled accesses to them. What it answers:
+//! moves between a fast tier and a slow one.
 //!
-//! The same trait serves a live program, where a unit is a region of 2 MiB and samples come from
-//! hardware or the clock, and the simulator. Time is an argument everywhere, and a policy does
-//! nothing between calls: the same calls give the same answers.
+//! The same trait serves a live program and the simulator. In a live program a unit is a region of
+//! 2 MiB, and samples come from hardware or the clock. Time is an argument everywhere, and a policy
+//! does nothing between calls: the same calls give the same answers.
 //!
-//! Units may be of several sizes, as pages of 4 KiB beside huge ones: a size is a number of *base
+//! Units may be of several sizes, as pages of 4 KiB beside huge ones. A size is a number of *base
 //! units*, told when the unit arrives, and so is what [`Room`] says. Where units are all alike each
 //! is one base unit.
 
@@ -31,59 +31,60 @@ pub type UnitId = u32;
 pub enum Place {
     /// In the fast tier.
     Fast,
-    /// In the tier that has room for all.
+    /// In the slow tier, which has room for all.
     Slow,
 }
 
 /// Why a unit is to move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// Its bin of the hotness histogram (0–15) is not below the hot threshold.
+    /// The unit's bin of the hotness histogram (0–15) is not below the hot threshold.
     Hot {
         /// The unit's bin.
         bin: u8,
         /// The lowest hot bin.
         hot: u8,
     },
-    /// Its bin is below the warm threshold, and room is needed.
+    /// The unit's bin is below the warm threshold, and room is needed.
     Cold {
         /// The unit's bin.
         bin: u8,
         /// The lowest bin that stays.
         warm: u8,
     },
-    /// It is met so much more than what it takes the place of that the move pays.
+    /// The move pays: the unit is met enough more than what it takes the place of.
     Pays {
         /// What is gained before the horizon, as a multiple of what the moves cost, in hundredths.
         hundredths: u32,
     },
-    /// It makes room for another.
+    /// The unit makes room for another.
     SwappedFor {
-        /// The other.
+        /// The unit that comes up instead.
         unit: UnitId,
     },
-    /// There is more in the fast tier than it has room for, and nothing there is colder.
+    /// The fast tier holds more than it has room for, and nothing there is colder than the unit.
     Coldest,
-    /// Its count of samples is not below the threshold and it comes up, or it is and it goes down.
+    /// The unit's count of samples is not below the threshold and it comes up, or it is and it goes
+    /// down.
     Counted {
         /// The count, on the policy's own scale.
         count: u32,
-        /// The threshold, on the same.
+        /// The threshold, on the policy's own scale.
         threshold: u32,
     },
-    /// Faults say that it is in use.
+    /// A hint fault says that the unit is in use.
     Hinted,
-    /// It was not touched since it was looked at last, and room is needed.
+    /// The unit was not touched since it was looked at last, and room is needed.
     Idle,
-    /// It will be accessed so often, which only an oracle knows.
+    /// The unit will be accessed this often, which only an oracle knows.
     Foretold {
-        /// How often.
+        /// Number of accesses to come.
         accesses: u32,
     },
 }
 
 impl Reason {
-    /// As lists of moves name it.
+    /// Name of the reason, as in lists of moves.
     pub fn name(self) -> &'static str {
         match self {
             Reason::Hot { .. } => "hot",
@@ -98,7 +99,7 @@ impl Reason {
         }
     }
 
-    /// A number for the kind of reason, and two for what belongs to it.
+    /// A number for the kind of reason, and two for its fields.
     pub fn to_numbers(self) -> (u8, [u32; 2]) {
         match self {
             Reason::Hot { bin, hot } => (0, [bin.into(), hot.into()]),
@@ -113,7 +114,7 @@ impl Reason {
         }
     }
 
-    /// The reason with those numbers, if there is one.
+    /// The reason with the numbers of [`to_numbers`](Reason::to_numbers), if there is one.
     pub fn from_numbers(kind: u8, [first, second]: [u32; 2]) -> Option<Reason> {
         let small = |number: u32| u8::try_from(number).ok();
         Some(match kind {
@@ -131,26 +132,26 @@ impl Reason {
     }
 }
 
-/// One move that a policy asks for.
+/// A move that a policy asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Move {
-    /// Which.
+    /// Number of the unit.
     pub unit: UnitId,
-    /// Where to.
+    /// Place that the unit is to move to.
     pub to: Place,
-    /// Why.
+    /// Why the unit is to move.
     pub reason: Reason,
 }
 
 /// The fast tier at the time of asking, in base units: in units, where they are all alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Room {
-    /// What it has room for.
+    /// Base units that the fast tier has room for.
     pub capacity: u32,
-    /// What is in it.
+    /// Base units that are in the fast tier.
     pub used: u32,
-    /// What will be moved at most, up and down together. Where units differ it is enough for three
-    /// of the largest, so that one can come up and what makes room for it go.
+    /// Base units that will be moved at most, up and down together. Where units differ it is enough
+    /// for three of the largest, so that one can come up and what makes room for it go.
     pub moves_max: u32,
 }
 
@@ -158,13 +159,13 @@ pub struct Room {
 /// asks for what it uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Senses {
-    /// The first access to a unit that it armed, at once, by a fault ([`PlacementPolicy::arm`],
-    /// [`PlacementPolicy::hinted`]).
+    /// The first access to a unit that the policy armed, at once, by a fault
+    /// ([`PlacementPolicy::arm`], [`PlacementPolicy::hinted`]).
     pub hints: bool,
-    /// Which units were touched at all between two looks, by accessed bits
+    /// Units that were touched at all between two looks, by accessed bits
     /// ([`PlacementPolicy::referenced`]).
     pub referenced: bool,
-    /// Which units were written between two looks ([`PlacementPolicy::written`]).
+    /// Units that were written between two looks ([`PlacementPolicy::written`]).
     pub written: bool,
     /// How often each unit is going to be accessed ([`PlacementPolicy::foretold`]): only a
     /// simulation can provide it.
@@ -175,8 +176,8 @@ pub struct Senses {
 pub trait PlacementPolicy: Send {
     /// The name that `--policy`, simulations and reports use.
     fn name(&self) -> &'static str;
-    /// A unit came into being in a place, so many base units large, at least 1: always 1 where
-    /// units are all alike, as in a live program. It keeps that size until it is
+    /// A unit came into being in a place. `size`: base units, at least 1; always 1 where units are
+    /// all alike, as in a live program. The unit keeps that size until it is
     /// [`gone`](PlacementPolicy::gone).
     fn arrived(&mut self, unit: UnitId, place: Place, size: u32);
     /// A unit is gone.
@@ -184,15 +185,15 @@ pub trait PlacementPolicy: Send {
     /// The unit was met by a sample that stands for `weight` (1 of a source whose samples all count
     /// alike).
     fn sampled(&mut self, unit: UnitId, weight: u32);
-    /// As [`sampled`](PlacementPolicy::sampled), and the access was a write.
+    /// A sample as in [`sampled`](PlacementPolicy::sampled), of an access that was a write.
     fn sampled_write(&mut self, unit: UnitId, weight: u32) {
         self.sampled(unit, weight);
     }
-    /// What it learns accesses from besides samples. Always the same.
+    /// What the policy learns accesses from besides samples. Always the same.
     fn senses(&self) -> Senses {
         Senses::default()
     }
-    /// It is so late, ns since the beginning; never less than before. What is told next happens
+    /// Tells the time, ns since the beginning; never less than before. What is told next happens
     /// then.
     fn at(&mut self, _now_ns: u64) {}
     /// Clears `units` and fills it with those whose next access is to be told by
@@ -209,7 +210,7 @@ pub trait PlacementPolicy: Send {
     /// Bit `unit % 64` of word `unit / 64` says whether the unit was touched since this was told
     /// last.
     fn referenced(&mut self, _touched: &[u64]) {}
-    /// As [`referenced`](PlacementPolicy::referenced), of writes.
+    /// Written units, as bits like those of [`referenced`](PlacementPolicy::referenced).
     fn written(&mut self, _written: &[u64]) {}
     /// Entry `unit` says how often that unit will be accessed between the next decision and the one
     /// after it; units beyond the end will not be.
@@ -217,9 +218,9 @@ pub trait PlacementPolicy: Send {
     /// Clears `moves` and fills it with what should move now, in this order. Those that fit are
     /// made at once, and told by [`moved`](PlacementPolicy::moved); others are forgotten.
     fn decide(&mut self, room: Room, moves: &mut Vec<Move>);
-    /// What a move that it asks for takes, as a multiple of what one does that stops the program
-    /// for as long as it copies. It is asked just before the move is made. What takes nothing
-    /// does not count for [`Room::moves_max`].
+    /// Cost of a move that the policy asks for. It is a multiple of that of a move which stops the
+    /// program for as long as it copies. It is asked just before the move is made. What takes
+    /// nothing does not count for [`Room::moves_max`].
     fn move_cost(&self, _unit: UnitId, _to: Place) -> f32 {
         1.0
     }
@@ -230,19 +231,19 @@ pub trait PlacementPolicy: Send {
     fn heat(&self, unit: UnitId) -> f32;
 }
 
-/// Everything stays where it was first put.
+/// The policy under which each unit stays where it was first put.
 pub struct FirstTouch {
     name: &'static str,
 }
 
 impl FirstTouch {
-    /// In a live program, where there are no samples: named after `faults`, which learns nothing of
-    /// memory that does not fault.
+    /// The policy of a live program, where there are no samples: named after `faults`, which learns
+    /// nothing of memory that does not fault.
     pub fn live() -> FirstTouch {
         FirstTouch { name: "faults" }
     }
 
-    /// In a simulation, beside others.
+    /// The policy of a simulation, beside others.
     pub fn published() -> FirstTouch {
         FirstTouch { name: "first-touch" }
     }

@@ -1,13 +1,13 @@
-//! The oracle: it is told how often each unit will be accessed until the next decision, and has the
-//! most accessed ones in the fast tier. No system can do that: it is what others are measured by.
+//! The oracle is told how often each unit will be accessed until the next decision. It has the most
+//! accessed ones in the fast tier. No system can do that: it is what others are measured by.
 //!
 //! Where units differ in size, those with the most accesses a base unit come first, and what does
-//! not fit any more is passed over. The best choice of all may be another, as in every knapsack,
-//! but has no more accesses than this one and the first unit that did not fit (what fits in part is
-//! a bound for any choice: Dantzig 1957).
+//! not fit any more is passed over. The best choice of all may be another, as in every knapsack. It
+//! has no more accesses than this one and the first unit that did not fit. What fits in part is a
+//! bound for any choice (Dantzig 1957).
 //!
-//! It keeps to the moves that others may make, and asks for none that changes nothing; but it does
-//! not ask whether a move pays, so that it is a bound for the share of accesses that meet the fast
+//! The oracle keeps to the moves that others may make, and asks for none that changes nothing. It
+//! does not ask whether a move pays. So it is a bound for the share of accesses that meet the fast
 //! tier, not for how quick the program is. With `free=on` its moves cost nothing and are as many as
 //! it takes: that bounds both. With `memory` above 0 it does not chase every window by itself: each
 //! window before the last counts that much less.
@@ -30,7 +30,7 @@ pub struct Config {
 /// The policy named `oracle`.
 pub const CONFIG: Config = Config { memory: 0.0, free_moves: false };
 
-/// What can be set.
+/// Parameters that can be set.
 pub const SETTINGS: &[Setting<Config>] = &[
     Setting {
         knob: Knob {
@@ -59,7 +59,7 @@ pub struct Oracle {
     accesses: Vec<f32>,
     places: Vec<Option<Place>>,
     sizes: Sizes,
-    /// Scratch: accesses a base unit.
+    /// Scratch: units with their accesses a base unit.
     units: Vec<(f32, UnitId)>,
 }
 
@@ -209,7 +209,7 @@ impl PlacementPolicy for Oracle {
         }
     }
 
-    /// Accesses a base unit.
+    /// Heat of a unit: accesses a base unit.
     fn heat(&self, unit: UnitId) -> f32 {
         self.accesses.get(unit as usize).copied().unwrap_or(0.0) / self.sizes.of(unit) as f32
     }

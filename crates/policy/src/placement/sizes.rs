@@ -11,7 +11,7 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    /// A unit has this size from now on, at least 1.
+    /// Sets the size of a unit from now on, at least 1.
     pub fn set(&mut self, unit: UnitId, size: u32) {
         debug_assert!(size > 0, "unit {unit} of nothing");
         let index = unit as usize;

@@ -1,9 +1,9 @@
-//! A counting Bloom filter: about how often each of many keys was counted, in less memory than a
-//! counter for each (Fan et al., 2000), in blocks of a cache line.
+//! A counting Bloom filter (Fan et al., 2000), in blocks of a cache line. It tells about how often
+//! each of many keys was counted, in less memory than a counter for each.
 //!
 //! A key has four counters in one block, and its count is the least of them. When as many were
-//! counted as the *window*, all counters are halved and half of the window is over, as in TinyLFU
-//! (Einziger et al., 2017).
+//! counted as the *window*, all counters are halved, as in TinyLFU (Einziger et al., 2017). Half of
+//! the window is then over.
 
 use crate::placement::UnitId;
 
@@ -21,16 +21,16 @@ pub struct Sketch {
     counted: u64,
 }
 
-/// Counters that `keys` keys need for so many false positives (with four of them each): n · −k /
-/// ln(1 − p^(1/k)).
+/// Counters that `keys` keys need for a share `false_positives` of false positives, with four of
+/// them each: n · −k / ln(1 − p^(1/k)).
 pub fn counters_for(keys: u32, false_positives: f64) -> f64 {
     let hashes = HASHES as f64;
     (f64::from(keys) * -hashes / (1.0 - (false_positives.ln() / hashes).exp()).ln()).ceil()
 }
 
 impl Sketch {
-    /// With at least one block, rounded up to a power of two; counters up to `most`, halved each
-    /// `window` counts.
+    /// Makes a filter with at least one block, rounded up to a power of two. Counters go up to
+    /// `most` and are halved each `window` counts.
     pub fn new(counters: f64, block: usize, most: u16, window: u64) -> Sketch {
         assert!(
             block.is_power_of_two() && (HASHES..=HASHES * 256).contains(&block),
@@ -56,7 +56,7 @@ impl Sketch {
         self.places(key).into_iter().map(|place| self.counters[place]).min().unwrap_or(0)
     }
 
-    /// Counts a key so often. True if all counts were halved then.
+    /// Counts a key `times` times. True if all counts were halved then.
     pub fn add(&mut self, key: UnitId, times: u32) -> bool {
         for place in self.places(key) {
             let counter = &mut self.counters[place];

@@ -1,19 +1,20 @@
-//! The hotness model named `terrace`, ours and the default: how often a unit is met, by averages at
-//! four speeds, each of which counts for as much as it foretold.
+//! The hotness model named `terrace`, ours and the default. It tells how often a unit is met, by
+//! averages at four speeds. Each counts for as much as it foretold.
 //!
 //! Jenga's and Memtis's counters forget at one speed: slow ones follow a change late, quick ones
-//! take noise for change (`docs/benchmarks.md` compares them). Here each unit has
-//! [four](HALF_LIVES), and what they say is weighed by how well each foretold what came:
+//! take noise for change. They are compared in `docs/notes/2026-11-27-benchmarks.md`, "Tiering
+//! policies in the simulator". Here each unit has [four](HALF_LIVES), and what they say is weighed
+//! by how well each foretold what came:
 //!
-//! - **Time is samples a unit**, in [epochs](EPOCH): a slow sampler over much memory is as sure of
+//! - **Time is samples a unit**, in [epochs](EPOCH). A slow sampler over much memory is as sure of
 //!   itself as a quick one over little; it only takes longer. A unit's *heat* is how often it is
-//!   met in the time in which the average unit is met once; where sizes differ, how often it is for
-//!   its size: a huge page is met often because it is huge, and all the sooner is its heat known.
+//!   met in the time in which the average unit is met once. Where sizes differ, it is how often for
+//!   its size. A huge page is met often because it is huge, and all the sooner is its heat known.
 //! - **Weights follow success.** Each average foretells how often the unit is met in the next
-//!   epoch; its weight is multiplied by the chance that it gave to what then came (Poisson), and
-//!   all weights are drawn a little towards one another, so that none is lost (*fixed share*:
-//!   Herbster and Warmuth, Tracking the best expert, 1998). Where nothing changes the slowest gains
-//!   the most; after a change of this unit the quickest do, within a few samples.
+//!   epoch. Its weight is multiplied by the chance that it gave to what then came (Poisson). All
+//!   weights are drawn a little towards one another, so that none is lost (*fixed share*: Herbster
+//!   and Warmuth, Tracking the best expert, 1998). Where nothing changes the slowest gains the
+//!   most. After a change of this unit the quickest do, within a few samples.
 //! - **A scan is no change**: a pass over memory meets each unit some times in a row and never
 //!   again. No average foretold that, so none gains by it; and those that follow it are wrong in
 //!   the next epochs. Of more than [`BURST`] samples in an epoch beyond the usual the rest does not
@@ -23,7 +24,7 @@
 //! - **First touch is no heat**: what fills a unit is not what uses it. A unit's past begins with
 //!   the epoch after the one in which it came.
 //! - **Faults are quicker than samples**: when much more refaults than before, all that is older
-//!   than the second quickest average is forgotten, and no unit is called hot until there are a few
+//!   than the second quickest average is forgotten. No unit is called hot until there are a few
 //!   samples a unit.
 
 use crate::eviction::regions::Model;
@@ -39,44 +40,43 @@ const EVEN: f32 = 1.0 / SPEEDS as f32;
 pub const HALF_LIVES: [f32; SPEEDS] = [4.0, 20.0, 120.0, 800.0];
 /// What a count of each keeps over an epoch: `2^(-1 / half-life)`.
 const KEEP: [f32; SPEEDS] = [0.840_896_4, 0.965_936_3, 0.994_240_4, 0.999_133_9];
-/// So much of all weights is shared out evenly after each epoch.
+/// Share of all weights that is divided evenly after each epoch.
 const SHARED: f32 = 0.01;
-/// The average of all units counts like so many samples a unit, in the slowest average of a unit;
-/// and each average so many in the next quicker one.
+/// Weight of a prior, in samples a unit. `PRIOR`: of the average of all units in a unit's slowest
+/// average. `PRIOR_QUICKER`: of each average in the next quicker one.
 const PRIOR: f32 = 2.0;
 const PRIOR_QUICKER: f32 = 0.3;
 /// Samples of a unit in an epoch that count, beyond the double of those expected: of a larger unit
 /// than the average in proportion.
 pub const BURST: f32 = 2.0;
-/// However few units there are, samples.
+/// Least number of units by which an epoch's length is reckoned.
 const LEAST_UNITS: f32 = 64.0;
-/// No unit is hot before there are so many samples a unit.
+/// Samples a unit before which no unit is hot.
 const ENOUGH_SAMPLES: f32 = 3.0;
-/// So many, and hot units are told from others.
+/// Samples a unit from which on hot units are told from others.
 const SURE_SAMPLES: f32 = 64.0;
-/// A unit is hot above this multiple of the average, if that is no chance by so many standard
-/// deviations.
+/// A unit is hot above `HOT_BEYOND` times the average, if that is no chance by `HOT_SIGMAS`
+/// standard deviations.
 const HOT_BEYOND: f32 = 1.5;
 const HOT_SIGMAS: f32 = 3.0;
 
 /// What is known of a unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Evidence {
-    /// Its heat: times that it is met while the average unit is met once, for its size.
+    /// Heat of the unit: times that it is met while the average unit is met once, for its size.
     pub heat: f32,
-    /// The square of the standard deviation of that: what chance and the averages' disagreement
-    /// make.
+    /// Variance of the heat: what chance and the averages' disagreement make.
     pub variance: f32,
 }
 
-/// One unit's state: 40 bytes.
+/// State of one unit: 40 bytes.
 #[derive(Clone, Copy, Debug, Default)]
 struct Record {
     /// Samples, each count fading with its half-life.
     counts: [f32; SPEEDS],
     /// The averages' weights, 1 together.
     weights: [f32; SPEEDS],
-    /// The epoch in which its past begins; [`ABSENT`] of a unit that is not there.
+    /// The epoch in which the unit's past begins; [`ABSENT`] of a unit that is not there.
     born: u32,
     /// Samples in this epoch that count.
     seen: f32,
@@ -84,8 +84,8 @@ struct Record {
 
 const ABSENT: u32 = u32::MAX;
 
-/// What counts hold of an average unit, samples, if its past is so many epochs long. The last one
-/// is kept: many units came together.
+/// What counts hold of an average unit, samples, whose past is `age` epochs long. The last answer
+/// is kept, as many units came together.
 struct Exposures {
     age: u32,
     of: [f32; SPEEDS],
@@ -112,12 +112,12 @@ impl Record {
         self.born != ABSENT
     }
 
-    /// Epochs of its past, at the beginning of this one.
+    /// Epochs of the unit's past, at the beginning of the given one.
     fn age(&self, epoch: u32) -> u32 {
         epoch.saturating_sub(self.born)
     }
 
-    /// The averages, of a unit that is so many times as large as the average one.
+    /// The averages, of a unit that is `size` times as large as the average one.
     fn rates(&self, exposures: &[f32; SPEEDS], size: f32) -> [f32; SPEEDS] {
         let (mut rates, mut slower, mut prior) = ([0.0; SPEEDS], 1.0, PRIOR);
         for speed in (0..SPEEDS).rev() {
@@ -132,7 +132,7 @@ impl Record {
         rates.iter().zip(&self.weights).map(|(rate, weight)| rate * weight).sum()
     }
 
-    /// The end of an epoch for a unit of that size whose averages were these.
+    /// Ends an epoch for a unit of the given size whose averages were these.
     fn turn(&mut self, rates: &[f32; SPEEDS], size: f32) {
         // Logarithms of the chances, but for what is the same in all: large numbers are expected of
         // large units.
@@ -154,7 +154,7 @@ impl Record {
     }
 }
 
-/// The model.
+/// The model named `terrace`.
 #[derive(Debug)]
 pub struct Terrace {
     records: Vec<Record>,
@@ -162,7 +162,7 @@ pub struct Terrace {
     sizes: Sizes,
     /// Sum of the sizes of all present units, base units.
     extent: u64,
-    /// This epoch, and samples in it.
+    /// The present epoch, and samples in it.
     epoch: u32,
     in_epoch: f32,
     /// The epoch in which all units' past began anew.
@@ -201,7 +201,7 @@ impl Terrace {
         &self.sizes
     }
 
-    /// As [`arrived`](Model::arrived), of a unit of so many base units.
+    /// A unit [`arrived`](Model::arrived) that has `size` base units.
     pub fn arrived_with_size(&mut self, unit: UnitId, size: u32) {
         self.gone(unit);
         let index = unit as usize;
@@ -258,7 +258,7 @@ impl Terrace {
         (self.epoch - self.begun) as f32 * EPOCH
     }
 
-    /// The end of an epoch.
+    /// Ends an epoch.
     fn turn(&mut self) {
         let (mut elsewhere, mut all, mut exposures, mean) =
             (0.0, 0.0, Exposures::new(), self.mean_size());
@@ -276,7 +276,7 @@ impl Terrace {
         self.epoch += 1;
     }
 
-    /// What was met long ago counts no more.
+    /// Forgets what was met long ago.
     fn start_again(&mut self) {
         const RECENT: usize = 1;
         let (epoch, mut exposures, mut anew) = (self.epoch, Exposures::new(), Exposures::new());
@@ -355,12 +355,12 @@ impl Model for Terrace {
         self.since() > SURE_SAMPLES
     }
 
-    /// 1 where nothing is known.
+    /// Heat of a unit; 1 where nothing is known.
     fn heat(&self, unit: UnitId) -> f32 {
         self.evidence(unit).map_or(1.0, |evidence| evidence.heat)
     }
 
-    /// Hotter than the average, and that no chance.
+    /// Whether a unit is hotter than the average, and that is no chance.
     fn is_hot(&self, unit: UnitId) -> bool {
         // By how much as much evidence of an average unit would vary.
         let sure = |of: Evidence| {

@@ -11,15 +11,16 @@ use crate::placement::{FirstTouch, PlacementPolicy, jenga, memtis};
 
 /// A policy of a live program.
 pub struct LivePolicy {
-    /// Its name.
+    /// Name of the policy.
     pub name: &'static str,
-    /// What it goes by, for the help text; empty where that is its paper's to say.
+    /// What the policy goes by, for the help text; empty where that is its paper's to say.
     pub about: &'static str,
     /// Whether samples change what it does.
     pub uses_samples: bool,
-    /// What it moves out of DRAM into compressed tiers, from where pages are restored by faults.
+    /// What the policy moves out of DRAM into compressed tiers, from where pages are restored by
+    /// faults.
     pub victims: fn() -> Box<dyn VictimPolicy>,
-    /// What it has in DRAM and what in far memory, so many times as slow.
+    /// What the policy has in DRAM and what in far memory, the given number of times as slow.
     pub placement: fn(f64) -> Box<dyn PlacementPolicy>,
 }
 
@@ -88,8 +89,8 @@ fn hotness(config: Config) -> Box<dyn PlacementPolicy> {
     Box::new(Hotness::new(live(config)))
 }
 
-/// Periods of the papers are in samples, some 20,000 a second there; a clock at 1,000 a second
-/// gives them the same time in a twentieth.
+/// Factor by which the papers' periods are divided. They are in samples, some 20,000 a second
+/// there. A clock at 1,000 a second gives them the same time in a twentieth.
 const LIVE_SCALE: u64 = 20;
 
 /// A published policy with the parameters of a live program.

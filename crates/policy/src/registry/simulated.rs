@@ -2,9 +2,9 @@
 //! have, and what of those can be set.
 //!
 //! A simulation is smaller than what the papers ran, and often shorter. [`Parameters::samples`] and
-//! [`Parameters::time`] scale what policies count in samples and in time: where N units play 20 GiB
-//! of 10,240 × 2 MiB, N / 10,240 makes all of them as sure of a unit as they were there, which is
-//! what [`Parameters::of_units`] has. What is counted for each unit, as HeMem's thresholds, stays;
+//! [`Parameters::time`] scale what policies count in samples and in time. Where N units play 20 GiB
+//! of 10,240 × 2 MiB, the factor is N / 10,240 ([`Parameters::of_units`]). Policies are then as
+//! sure of a unit as they were there. What is counted for each unit, as HeMem's thresholds, stays;
 //! what is in bytes follows [`Parameters::unit_bytes`].
 //!
 //! How often samples are taken is the simulation's: each paper has its own. Memtis takes one load
@@ -28,9 +28,9 @@ use crate::settings::{Assignment, Invalid, Knob, Scale, Setting, assignment, con
 /// A policy of the simulator.
 struct Published {
     name: &'static str,
-    /// What can be set of it.
+    /// Parameters that can be set of the policy.
     knobs: fn() -> Vec<Knob>,
-    /// Makes the policy of that name.
+    /// Makes the policy of the given name.
     make: fn(&str, &Parameters) -> Box<dyn PlacementPolicy>,
 }
 
@@ -170,8 +170,8 @@ pub struct Parameters {
     pub time: f64,
     /// How many times as long an access takes in the slow tier, at least 1. For `terrace`.
     pub slowness: f64,
-    /// What a move takes, in the time that a sample stands for in the fast tier: the accesses from
-    /// one sample to the next, at its speed. For `terrace`, unless it is set.
+    /// Cost of a move, in the time that a sample stands for: the accesses from one sample to the
+    /// next, in the fast tier. For `terrace`, unless it is set.
     pub move_samples: f64,
     /// What was set ([`Parameters::set`]).
     pub assigned: Vec<Assignment>,
@@ -193,14 +193,14 @@ impl Default for Parameters {
 }
 
 impl Parameters {
-    /// So many units play 20 GiB in huge pages.
+    /// Parameters for this many units, which play 20 GiB in huge pages.
     pub fn of_units(units: u32) -> Parameters {
         let scale = f64::from(units.max(1)) / UNITS;
         Parameters { unit_bytes: HUGE_PAGE / scale, samples: scale, ..Parameters::default() }
     }
 
     /// Sets a parameter: `policy.name=value`, in the unit that its paper has, before anything is
-    /// scaled. The last one counts.
+    /// scaled. If a parameter is set twice, the last one counts.
     pub fn set(&mut self, text: &str) -> Result<(), Invalid> {
         let assigned = assignment(text, &NAMES, |policy| knobs(policy).unwrap_or_default())?;
         self.assigned.push(assigned);
@@ -226,12 +226,12 @@ fn by_name(name: &str) -> Option<&'static Published> {
     POLICIES.iter().find(|policy| policy.name == name)
 }
 
-/// What can be set of the policy of that name.
+/// Parameters that can be set of the policy of the given name.
 pub fn knobs(name: &str) -> Option<Vec<Knob>> {
     by_name(name).map(|policy| (policy.knobs)())
 }
 
-/// The policy of that name.
+/// The policy of the given name.
 pub fn policy(name: &str, parameters: &Parameters) -> Option<Box<dyn PlacementPolicy>> {
     by_name(name).map(|policy| (policy.make)(name, parameters))
 }

@@ -2,10 +2,13 @@
 //! are to be expected.
 //!
 //! After its first fault a page is in DRAM. So a compressed tier costs the *different* pages that
-//! are touched times the whole time of a fault, not accesses times it, as TierScape's equation 7
-//! charges. A region can be out as a whole, and each page that is touched in a window is a fault;
-//! or pages in use stay in DRAM, and only touches of pages that were idle are. Both numbers are
-//! measured in each window and averaged, and both ways are choices of the solver.
+//! are touched times the whole time of a fault. TierScape's equation 7 charges accesses times it. A
+//! region is out in one of two ways:
+//!
+//! - as a whole, and each page that is touched in a window is a fault;
+//! - but for pages in use, which stay in DRAM, and only touches of pages that were idle are faults.
+//!
+//! Both numbers are measured in each window and averaged, and both ways are choices of the solver.
 //!
 //! Costs are TierScape's equations 8 to 10. The work of moving is charged too: to compress, to
 //! bring back, or to copy where two tiers have one codec. A region that has just moved stays for
@@ -14,7 +17,7 @@
 use super::knapsack::{CHOICES_MAX, Problem, Solution, solve};
 use super::{Kind, Model, Resend, Setting, Tier, Window};
 
-/// Its name.
+/// Name of the model.
 pub const NAME: &str = "terrace-cost";
 
 /// Parameters.
@@ -22,19 +25,19 @@ pub const NAME: &str = "terrace-cost";
 pub struct Config {
     /// The knob, 0 (all saving) to 1 (all speed).
     pub alpha: f64,
-    /// What a second of work by our threads takes from the program, seconds: they have a lower
-    /// priority, and idle processors where there are some.
+    /// Time that a second of work by our threads takes from the program, seconds. The threads have
+    /// a lower priority, and idle processors where there are some.
     pub work_price: f64,
     /// Windows over which the work of a move has to pay.
     pub horizon: f64,
-    /// Windows that a region stays where it came, at least, unless it goes up.
+    /// Least number of windows that a region stays where it came, unless it goes up.
     pub dwell: u32,
     /// Part of the time that a new plan must save where the present one is within the bound.
     pub hysteresis: f64,
 }
 
-/// As it is used where nothing else is said. In simulation dwelling cost more than it saved: see
-/// the spreads in `sim/src/tiering.rs`.
+/// Parameters where nothing else is said. In simulation dwelling cost more than it saved: see
+/// `SPREADS` in `sim/src/tiering.rs`.
 pub const CONFIG: Config =
     Config { alpha: 0.5, work_price: 0.25, horizon: 8.0, dwell: 0, hysteresis: 0.02 };
 
@@ -49,8 +52,11 @@ struct Series {
     windows: u16,
 }
 
-/// How far what is unusual in one window lasts in the next: 1 where heat stays where it is, 0 where
-/// it is noise or comes round again, below 0 where what was touched is not touched next.
+/// How far what is unusual in one window lasts in the next, from -1 to 1:
+///
+/// - 1: heat stays where it is;
+/// - 0: it is noise, or comes round again;
+/// - below 0: what was touched is not touched next.
 #[derive(Clone, Copy, Debug, Default)]
 struct Persistence {
     products: f64,
@@ -85,10 +91,10 @@ impl Series {
         self.last = new;
     }
 
-    /// What it is expected to be in the next window: the average, and of what the last window was
-    /// beyond it as much as lasts (an autoregression of order 1). Cost and time are linear in these
-    /// numbers, so it is their expectation that counts: a region that is touched in one window of
-    /// ten must not be taken for one that never is.
+    /// The number that is expected in the next window, by an autoregression of order 1. It is the
+    /// average, and of what the last window was beyond it as much as lasts. Cost and time are
+    /// linear in these numbers, so it is their expectation that counts. A region that is touched in
+    /// one window of ten must not be taken for one that never is.
     fn next(&self, persistence: Persistence) -> f64 {
         let (last, mean) = (f64::from(self.last), f64::from(self.mean));
         (mean + persistence.of_one() * (last - mean)).max(0.0)
@@ -101,10 +107,10 @@ struct Known {
     accesses: Series,
     touched: Series,
     fresh: Series,
-    /// Windows since it moved.
+    /// Windows since the region moved.
     dwelt: u32,
     tier: u8,
-    /// All its pages are sent out, those in use too.
+    /// Whether all pages of the region are sent out, those in use too.
     whole: bool,
     seen: bool,
 }
@@ -113,7 +119,7 @@ struct Known {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Column {
     pub tier: usize,
-    /// All its pages are sent out at each window's end, those in use too.
+    /// Whether all pages of the region are sent out at each window's end, those in use too.
     pub whole: bool,
 }
 
@@ -127,8 +133,9 @@ pub(super) struct Stay {
 }
 
 impl Stay {
-    /// For so many pages, where so many are touched in a window, and `fresh` of those were not in
-    /// the window before. With `whole` all are sent out at its beginning, else idle ones only.
+    /// What `pages` pages do, of which `touched` are touched in a window, and `fresh` of those were
+    /// not in the window before. With `whole` all are sent out at its beginning, else idle ones
+    /// only.
     pub fn of(whole: bool, pages: f64, touched: f64, fresh: f64) -> Stay {
         match whole {
             true => Stay { faults: touched, in_dram: pages * leak(touched / pages) },
@@ -147,14 +154,14 @@ pub(super) fn columns(tiers: &[Tier]) -> Vec<Column> {
     tiers.iter().enumerate().flat_map(of).take(CHOICES_MAX).collect()
 }
 
-/// The part of a window for which a page is in DRAM on average if all are sent out at its
-/// beginning and this part of them is touched, at random times.
+/// Part of a window for which a page is in DRAM on average if all are sent out at its beginning.
+/// `touched`: the part of the pages that is touched, at random times.
 fn leak(touched: f64) -> f64 {
     let rate = -(1.0 - touched.min(0.9999)).ln();
     if rate < 1e-6 { rate / 2.0 } else { 1.0 - (1.0 - (-rate).exp()) / rate }
 }
 
-/// The model.
+/// The model named `terrace-cost`.
 #[derive(Clone, Debug)]
 pub struct TerraceCost {
     config: Config,
@@ -169,9 +176,9 @@ pub struct TerraceCost {
 pub struct Expected {
     /// Time that is lost in a window, ns, with the work of moving.
     pub time_ns: f64,
-    /// Cost, pages of DRAM, and the most that it may be.
+    /// Cost that is expected, pages of DRAM.
     pub cost: f64,
-    /// See there.
+    /// Most that the plan may cost, pages of DRAM.
     pub bound: f64,
 }
 
@@ -187,7 +194,7 @@ struct Tables {
 }
 
 impl TerraceCost {
-    /// One that has seen nothing.
+    /// Makes a model that has seen nothing.
     pub fn new(config: Config) -> TerraceCost {
         TerraceCost {
             config,
@@ -202,7 +209,7 @@ impl TerraceCost {
         self.expected
     }
 
-    /// What moving a page from one tier to another takes of our threads, ns.
+    /// Time that our threads take to move a page from one tier to another, ns.
     fn move_ns(from: &Tier, to: &Tier) -> f64 {
         match (from.kind, to.kind) {
             (Kind::Compressed { codec, .. }, Kind::Compressed { codec: same, .. })

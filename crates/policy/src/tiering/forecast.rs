@@ -1,18 +1,18 @@
 //! What tiers would come to, for data of which it is known how much was idle for how long.
 //!
 //! Where single regions are not known, this is enough. Let I(t) be the part of the data that
-//! nothing touches in t seconds. Pages that are evicted once they were idle for t are that part,
-//! and come back at the rate −dI/dt (Denning and Schwartz, "Properties of the working-set model",
+//! nothing touches in t seconds. Pages that are evicted once they were idle for t are that part.
+//! They refault at the rate −dI/dt (Denning and Schwartz, "Properties of the working-set model",
 //! 1972). So pages of one age are a *class*, with a size and with faults of its own. Each class is
-//! in the tier where it costs least for the time that is lost, as in [`super::cost`]: equation 2 of
-//! TierScape over expected faults, solved by [`super::knapsack`].
+//! in the tier where it costs least for the time that is lost, as in [`super::cost`]. That is
+//! equation 2 of TierScape over expected faults, solved by [`super::knapsack`].
 //!
 //! Between the times that were measured I(t) is taken to fall evenly over log t. What was touched
 //! within the shortest of them refaulted at least that often, which is a lower bound
 //! ([`Outlook::is_lower_bound`]).
 //!
 //! A model plans once a window, so a page is evicted once a window at most, and refaults no more
-//! often than that: with a knob ([`Data::at_knob`]) the choices of a class are those that
+//! often than that. With a knob ([`Data::at_knob`]) the choices of a class are those that
 //! [`super::cost`] has for a region. Nothing has left before the first window has ended
 //! ([`Outlook::of_run`]).
 
@@ -20,26 +20,26 @@ use super::cost::{Stay, columns};
 use super::knapsack::{CHOICES_MAX, Problem, solve};
 use super::{Kind, Tier};
 
-/// A part of the data that was not touched for so long.
+/// Part of the data that was not touched for a time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Idle {
     /// The time, seconds.
     pub seconds: f64,
-    /// From 0 to 1.
+    /// The part, from 0 to 1.
     pub part: f64,
 }
 
 /// Pages of about one age.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Class {
-    /// They were idle for so long at least, seconds.
+    /// Least time for which the pages were idle, seconds.
     pub idle_s: f64,
-    /// What part of all data they are.
+    /// Part of all data that the pages are.
     pub part: f64,
-    /// How much of the data refaults in a second if they are evicted, beyond what refaults if only
-    /// older pages are.
+    /// Part of the data that refaults in a second if the pages are evicted, beyond what refaults if
+    /// only older pages are.
     pub rate: f64,
-    /// The rate is at least that: they were touched sooner than could be seen.
+    /// Whether the rate is only a lower bound: the pages were touched sooner than could be seen.
     pub is_lower_bound: bool,
 }
 
@@ -151,12 +151,12 @@ fn pieces(classes: &[Class]) -> Vec<Class> {
 pub struct Data<'a> {
     /// Number of pages of 4 KiB.
     pub pages: f64,
-    /// See [`classes`].
+    /// Classes of the data: see [`classes`].
     pub classes: &'a [Class],
     /// Bytes of each tier's medium for each byte of data, a row for each of some equal parts of the
     /// data. Each class has as much of each part.
     pub stored: &'a [Vec<f64>],
-    /// What a second of work by our threads takes from the program, seconds.
+    /// Time that a second of work by our threads takes from the program, seconds.
     pub work_price: f64,
     /// Time after which a model with a knob plans again, seconds.
     pub window_s: f64,
@@ -169,7 +169,7 @@ pub struct Outlook {
     pub cost: f64,
     /// The part of its time that the program loses, from 0 to 1.
     pub slowdown: f64,
-    /// More may be lost: some of what is evicted was touched sooner than could be seen.
+    /// Whether more may be lost: some of what is evicted was touched sooner than could be seen.
     pub is_lower_bound: bool,
     /// The part of the data's size that is left of it in DRAM, compressed pages included.
     pub dram: f64,
@@ -180,8 +180,8 @@ pub struct Outlook {
 }
 
 impl Outlook {
-    /// On average over a run that takes `run_s` seconds alone and has all data in DRAM for the
-    /// first `before_s` of them.
+    /// The outlook on average over a run that takes `run_s` seconds alone and has all data in DRAM
+    /// for the first `before_s` of them.
     #[must_use]
     pub fn of_run(mut self, run_s: f64, before_s: f64) -> Outlook {
         let in_force = if run_s > before_s { 1.0 - before_s / run_s } else { 0.0 };
@@ -198,7 +198,8 @@ impl Outlook {
     }
 }
 
-/// The part of a program's time that is lost, where so much is for each second that it takes alone.
+/// Part of a program's time that is lost, where `lost` seconds are for each second that it takes
+/// alone.
 fn part_of_time(lost: f64) -> f64 {
     lost / (1.0 + lost)
 }
@@ -211,9 +212,9 @@ fn of_each_second(part: f64) -> f64 {
 /// When pages are evicted to a tier.
 #[derive(Clone, Copy, Debug)]
 enum Leave {
-    /// As soon as they have been idle for long enough.
+    /// Pages are evicted once they have been idle for long enough.
     ByAge,
-    /// At windows' ends: all of them, or idle ones only.
+    /// Pages are evicted at windows' ends: all of them, or idle ones only.
     AtWindows { whole: bool },
 }
 
@@ -357,8 +358,8 @@ impl Data<'_> {
         self.outlook(tiers, &tables, &choice)
     }
 
-    /// For each number of tiers below DRAM, from 1 to `most`, the set of them that costs least
-    /// where no more time is lost than `slowdown`; as numbers of `tiers`, 0 first.
+    /// For each number of tiers below DRAM, from 1 to `most`, the cheapest set of them. No more
+    /// time than `slowdown` is lost with it. Sets are numbers of `tiers`, 0 first.
     pub fn best_sets(
         &self,
         tiers: &[Tier],
@@ -531,8 +532,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(64) })]
 
-        /// Whatever was seen: parts sum up to 1, older pages refault no more often, a knob's cost
-        /// falls and its slowdown rises, and no cost is above the bound.
+        /// Whatever was seen: parts sum up to 1, older pages refault no more often, and no cost is
+        /// above the bound. A knob's cost falls and its slowdown rises.
         #[test]
         fn outlooks_are_possible(
             parts in proptest::collection::vec(0.0f64..1.0, 1..5), stored in 0.05f64..1.0,

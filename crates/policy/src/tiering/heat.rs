@@ -62,13 +62,13 @@ pub struct Heat {
 pub struct Counted {
     /// Number of pages of 4 KiB, in DRAM and out.
     pub pages: u32,
-    /// The tier that it was given last.
+    /// The tier that the region was given last.
     pub tier: u8,
-    /// Pages of it in DRAM now.
+    /// Pages of the region in DRAM now.
     pub resident: u32,
     /// Pages that refaulted in this window.
     pub faults: u32,
-    /// What the program said of it.
+    /// What the program said of the region.
     pub expected: Option<Expected>,
 }
 
@@ -123,7 +123,7 @@ impl Heat {
         }
     }
 
-    /// The mean weight of samples of so many regions in the window that ends.
+    /// The mean weight of samples of `regions` regions in the window that ends.
     pub fn mean(&self, regions: usize) -> f32 {
         self.known.iter().map(|known| known.met.weight).sum::<f32>() / regions.max(1) as f32
     }

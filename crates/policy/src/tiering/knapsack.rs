@@ -1,12 +1,13 @@
-//! Which of several tiers each region is to be in: a multiple-choice knapsack problem, solved by
-//! Lagrange multipliers.
+//! Choice of a tier for each region: a multiple-choice knapsack problem, solved by Lagrange
+//! multipliers.
 //!
-//! Each region takes one choice. The sum of their costs may not exceed a bound, and what they use
-//! of each limited resource may not exceed its limit; the sum of their times is to be small.
-//! With a price on cost and on each resource every region chooses alone, so a pass over all of
-//! them is one step of a search for the right prices. The choices that win at some price are the
-//! corners of each region's convex hull, so without limits this is the greedy algorithm over
-//! hulls, without sorting them. What the prices leave over is then filled step by step.
+//! Each region takes one choice. The sum of their costs may not exceed a bound. What they use of
+//! each limited resource may not exceed its limit. The sum of their times is to be small.
+//!
+//! With a price on cost and on each resource every region chooses alone. So a pass over all of them
+//! is one step of a search for the right prices. The choices that win at some price are the corners
+//! of each region's convex hull. Without limits this is the greedy algorithm over hulls, without
+//! sorting them. What the prices leave over is then filled step by step.
 //!
 //! Kellerer, Pferschy, Pisinger, *Knapsack Problems* (2004), chapter 11, has hulls and bounds.
 
@@ -25,21 +26,21 @@ const HALVINGS: usize = 7;
 /// Steps of the search for several prices, in the sample and over all regions.
 const SAMPLE_STEPS: usize = 600;
 const STEPS: usize = 30;
-/// A price of the sample is right for all within about this factor.
+/// A price of the sample is right for all regions within about this factor.
 const NEAR: f64 = 1.02;
-/// And of several prices, within about this share.
+/// Several prices of the sample are right for all regions within about this share.
 const NEAR_LIMITED: f64 = 0.03;
 /// What several constraints need together is less than this many times what one needs alone.
 const FAR: f64 = 100.0;
 /// Prices beyond which a region looks at nothing else.
 const PRICE_RANGE: (f64, f64) = (1e-18, 1e18);
-/// Up to so many regions are refined.
+/// Most regions that are refined.
 const REFINED_REGIONS_MAX: usize = 1 << 12;
-/// Any two of so many changes that lose least at the prices are tried together, and any three of so
-/// many.
+/// Changes that lose least at the prices are tried together: any two of the first `PAIRED`, and any
+/// three of the first `TRIPLED`.
 const PAIRED: usize = 256;
 const TRIPLED: usize = 96;
-/// That is done so often at most.
+/// Most times that changes are tried together.
 const REFINED_MAX: usize = 64;
 
 /// A problem. Tables have a row for each region and a column for each choice.
@@ -138,7 +139,8 @@ impl Problem<'_> {
         all
     }
 
-    /// The best choice of a region at these prices, and what it comes to. Of equals the cheaper.
+    /// The best choice of a region at these prices, and what it comes to. Of equal choices the
+    /// cheaper.
     #[inline]
     fn best(&self, region: usize, cost_price: f64, use_prices: &UsePrices) -> (usize, f64) {
         let (time, cost) = (self.row(self.time, region), self.row(self.cost, region));
@@ -177,7 +179,7 @@ impl Problem<'_> {
 }
 
 /// Solves a problem. The time is within a step of one region, for each limit and the bound, of the
-/// least, and much nearer for many regions: [`Solution::at_least`] says how near.
+/// least. For many regions it is much nearer: [`Solution::at_least`] says how near.
 ///
 /// # Panics
 /// Tables of different sizes, no column or too many, or more limits than there may be.
@@ -215,7 +217,7 @@ pub fn solve(problem: &Problem<'_>) -> Solution {
 }
 
 /// The price of one constraint, all others being free, at which it holds with as little to spare as
-/// can be; and the best lower bound of the time that was seen on the way. `guess`: what the price
+/// can be. Also the best lower bound of the time that was seen on the way. `guess`: what the price
 /// is about; 0 if nothing is known.
 fn find_price(problem: &Problem<'_>, constraint: usize, every: usize, guess: f64) -> (f64, f64) {
     let limit = problem.limit(constraint) / every as f64;
@@ -341,7 +343,7 @@ fn cut(
     }
 }
 
-/// A price at which it does not hold, and one at which it does, about a guess.
+/// A price at which a constraint does not hold, and one at which it does, about a guess.
 fn bracket(guess: f64, holds: &mut dyn FnMut(f64) -> bool) -> (f64, f64) {
     let mut factor = NEAR;
     let (mut low, mut high) = (guess, guess);
@@ -453,8 +455,8 @@ impl<'p> State<'p> {
         }
     }
 
-    /// Makes what is used fit its limits, then the cost its bound, where prices alone did not: by
-    /// those changes first that lose least for what they give back.
+    /// Makes what is used fit its limits, then the cost its bound, where prices alone did not.
+    /// Changes that lose least for what they give back are made first.
     fn repair(&mut self, prices: &Prices) {
         let limits = self.problem.limits.len();
         for round in 0..4 {
@@ -592,7 +594,7 @@ impl<'p> State<'p> {
     }
 
     /// Makes up to three changes at once where that saves time, of those that lose least at the
-    /// prices: only such changes can be in a better solution, if this one is near the dual.
+    /// prices. Only such changes can be in a better solution, if this one is near the dual.
     fn refine(&mut self, prices: &Prices) {
         if !self.holds(0) || !self.limits_hold() {
             return;
@@ -634,8 +636,8 @@ impl<'p> State<'p> {
         changes.into_iter().map(|(_, change)| change).collect()
     }
 
-    /// One, two or three of them that together save most and fit, if any do; `usize::MAX` stands
-    /// for none.
+    /// Up to three changes that together save most and fit, if any do. `usize::MAX` stands for
+    /// none.
     fn best_of_cheap(&self, changes: &[Change]) -> Option<[usize; 3]> {
         const NONE: usize = usize::MAX;
         let constraints = self.problem.limits.len() + 1;

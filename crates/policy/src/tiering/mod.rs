@@ -7,7 +7,7 @@
 //! filters what has to move. [`forecast`] says beforehand what tiers would come to.
 //!
 //! What all of it costs is equation 10 of TierScape (EuroSys '26, §6.6): each byte of a medium at
-//! that medium's price, all data in DRAM being 1. The knob α bounds it (equation 2).
+//! that medium's price. All data in DRAM are 1. The knob α bounds it (equation 2).
 
 pub mod cost;
 pub mod forecast;
@@ -21,7 +21,7 @@ pub mod waterfall;
 #[cfg(test)]
 mod tests;
 
-/// What a compressed tier's pages are compressed by, as far as a model cares.
+/// Codec of a compressed tier's pages, as far as a model cares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Codec {
     /// LZ4.
@@ -37,14 +37,14 @@ pub enum Codec {
 /// How pages of a tier are reached.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Kind {
-    /// Directly. Each access takes so much longer than in DRAM, ns; 0 for DRAM.
+    /// Directly, by an address.
     Bytes {
-        /// See above.
+        /// Time that an access takes more than in DRAM, ns; 0 for DRAM.
         extra_ns: f64,
     },
     /// By a fault, which brings the page back to DRAM.
     Compressed {
-        /// By what.
+        /// Codec of the pages.
         codec: Codec,
         /// Processor time to compress and store a page, ns.
         store_ns: f64,
@@ -53,27 +53,27 @@ pub enum Kind {
     },
 }
 
-/// One tier. The first of a list is DRAM, where pages begin and are restored to.
+/// Tier of memory. The first of a list is DRAM, where pages begin and are restored to.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tier {
-    /// As users write it.
+    /// Name of the tier, as users write it.
     pub name: String,
-    /// How it is reached.
+    /// How the tier is reached.
     pub kind: Kind,
-    /// Which medium it is on: an index into what limits media. DRAM is 0.
+    /// Medium that the tier is on: an index into what limits media. DRAM is 0.
     pub medium: usize,
     /// Price of a byte of the medium; DRAM's is 1.
     pub price: f64,
 }
 
 impl Tier {
-    /// Pages are there as they are.
+    /// Whether pages are in the tier as they are.
     pub fn is_bytes(&self) -> bool {
         matches!(self.kind, Kind::Bytes { .. })
     }
 
-    /// What one access to a page there costs more than in DRAM, ns, where each is charged as the
-    /// first: equation 7.
+    /// Time that one access to a page in the tier takes more than in DRAM, ns, where each is
+    /// charged as the first: equation 7.
     pub fn access_ns(&self) -> f64 {
         match self.kind {
             Kind::Bytes { extra_ns } => extra_ns,
@@ -87,7 +87,7 @@ impl Tier {
 pub struct Region {
     /// Number of pages of 4 KiB, at least 1.
     pub pages: u32,
-    /// The tier that it was given last; 0 at first.
+    /// The tier that the region was given last; 0 at first.
     pub tier: u8,
     /// Pages that are in DRAM although the tier is another: they were touched, and restored.
     pub leaked: u32,
@@ -95,8 +95,8 @@ pub struct Region {
     pub accesses: f32,
     /// Different pages that were touched.
     pub touched: u32,
-    /// Number of those that had not been touched in the window before: what would have been faults,
-    /// had all idle pages been away.
+    /// Number of touched pages that had not been touched in the window before. They would have been
+    /// faults, had all idle pages been away.
     pub fresh: u32,
 }
 
@@ -135,14 +135,14 @@ impl Window<'_> {
     }
 }
 
-/// Which pages of an evicted region are evicted again after they refaulted.
+/// Pages of an evicted region that are evicted again after they refaulted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resend {
     /// None, before the region's tier changes (TierScape's artifact).
     Never,
     /// All, at each window's end.
     All,
-    /// Those that were not touched in the last window.
+    /// Pages that were not touched in the last window.
     Idle,
 }
 
@@ -152,9 +152,9 @@ pub trait Model: Send {
     fn name(&self) -> &'static str;
     /// Clears `plan` and fills it with a tier for each region.
     fn place(&mut self, window: &Window<'_>, plan: &mut Vec<u8>);
-    /// Which pages of a region it sends out, by the last plan.
+    /// Pages of a region that the model sends out, by the last plan.
     fn resend(&self, region: usize) -> Resend;
-    /// Another setting, from the next window on.
+    /// Changes the setting, from the next window on.
     fn set(&mut self, setting: Setting);
     /// The most that the last plan was to cost, pages of DRAM, where the model has such a bound.
     fn bound(&self) -> Option<f64> {
@@ -165,7 +165,7 @@ pub trait Model: Send {
 /// A model and its name.
 struct ModelRow {
     name: &'static str,
-    /// Makes the model over these tiers; `None` if there is none for it to use.
+    /// Makes the model over the given tiers; `None` if there is none for it to use.
     make: Make,
 }
 
@@ -227,11 +227,11 @@ pub enum Preset {
 }
 
 impl Preset {
-    /// All of them.
+    /// All presets.
     pub const ALL: [Preset; 4] =
         [Preset::Conservative, Preset::Moderate, Preset::Aggressive, Preset::Artifact];
 
-    /// Its name.
+    /// Name of the preset.
     pub fn name(self) -> &'static str {
         match self {
             Preset::Conservative => "conservative",
@@ -241,7 +241,7 @@ impl Preset {
         }
     }
 
-    /// The knob.
+    /// Knob α of the preset.
     pub fn alpha(self) -> f64 {
         match self {
             Preset::Conservative => 0.9,
@@ -250,7 +250,7 @@ impl Preset {
         }
     }
 
-    /// The threshold of hotness, %.
+    /// Threshold of hotness, as a percentile.
     pub fn percentile(self) -> f64 {
         match self {
             Preset::Conservative => 25.0,
@@ -266,7 +266,7 @@ impl Preset {
 pub struct Setting {
     /// Where the model has a knob: 1 is all speed, 0 all saving.
     pub alpha: f64,
-    /// Where it has a threshold, %.
+    /// Percentile of the threshold, where the model has one.
     pub percentile: f64,
 }
 

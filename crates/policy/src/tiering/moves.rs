@@ -1,8 +1,8 @@
 //! What has to move for a plan: ordered, filtered, and done over several windows if need be.
 //!
 //! Promotions go first, and of moves in one direction those that bring most for each page moved.
-//! The filter is TierScape's (§6.7): it keeps what a tier holds within its capacity, moves nothing
-//! into a tier under pressure, and drops what does not pay.
+//! The filter is TierScape's (§6.7): it keeps what a tier holds within its capacity. It moves
+//! nothing into a tier under pressure, and drops what does not pay.
 
 use super::{Resend, Window};
 use std::collections::VecDeque;
@@ -10,11 +10,11 @@ use std::collections::VecDeque;
 /// Pages of a region that are to go to a tier.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Move {
-    /// Which region.
+    /// Number of the region.
     pub region: u32,
-    /// Its tier when the plan was made.
+    /// Tier of the region when the plan was made.
     pub from: u8,
-    /// Where to; the same as `from` for pages that leaked.
+    /// Tier that the pages go to; the same as `from` for pages that leaked.
     pub to: u8,
     /// Number of pages that are left to move.
     pub pages: u32,
@@ -23,7 +23,7 @@ pub struct Move {
 }
 
 impl Move {
-    /// It goes up.
+    /// Whether the move goes up.
     pub fn is_promotion(&self) -> bool {
         self.to < self.from
     }
@@ -110,7 +110,8 @@ impl Queue {
         self.moves = moves.into();
     }
 
-    /// What to move now, at most so many pages. A region's pages may be spread over several calls.
+    /// The moves to make now, at most `pages` pages. A region's pages may be spread over several
+    /// calls.
     pub fn take(&mut self, mut pages: u32) -> Vec<Move> {
         let mut taken = Vec::new();
         while let Some(next) = self.moves.front_mut().filter(|_| pages > 0) {
@@ -130,7 +131,7 @@ impl Queue {
         self.moves.pop_front()
     }
 
-    /// What is left of a move that was popped: it is the next one again.
+    /// Puts back what is left of a move that was popped: it is the next one again.
     pub fn put_back(&mut self, rest: Move) {
         self.moves.push_front(rest);
     }

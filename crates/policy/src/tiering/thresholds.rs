@@ -1,7 +1,7 @@
 //! `hemem*`, `gswap*` and `tmo*`: DRAM and one slow tier, by a percentile of hotness, as TierScape
 //! has its rivals (§8.1).
 //!
-//! The percentile is of regions that were touched at all, as in the artifact: with untouched ones
+//! The percentile is of regions that were touched at all, as in the artifact. With untouched ones
 //! among them a percentile is 0 as soon as enough memory is idle.
 
 use super::{Codec, Kind, Model, Resend, Setting, Tier, Window};
@@ -34,7 +34,7 @@ pub fn percentile(window: &Window<'_>, percent: f64, smoothed: bool) -> Option<f
     counts.get((percent / 100.0 * last as f64).round() as usize).copied()
 }
 
-/// One of the three.
+/// The model of one of the three names.
 #[derive(Clone, Debug)]
 pub struct Thresholds {
     name: &'static str,
@@ -43,7 +43,7 @@ pub struct Thresholds {
 }
 
 impl Thresholds {
-    /// The one with this name. `None`: none has it, or there is no slow tier for it.
+    /// Makes the model with this name. `None`: no model has it, or there is no slow tier for it.
     /// `hemem*` takes the nearest slow tier where no other node is one.
     pub fn new(name: &str, percent: f64, tiers: &[Tier]) -> Option<Thresholds> {
         let name = NAMES.into_iter().find(|known| *known == name)?;

@@ -1,24 +1,25 @@
 //! `tierscape`, the analytical model of the paper (§6.2–6.6), and `tierscape-artifact`, what the
 //! published program computes.
 //!
-//! Both minimise the time of accesses under a bound on the cost (equations 2, 7 and 10). The paper
-//! has measured latencies and ratios and decides for each region. Its program has constants for
-//! both, decides for groups of ten regions that are next to each other in hotness, and lets pages
-//! that came back stay until their region changes its tier. Theirs is solved by an integer program,
-//! here by [`knapsack`](super::knapsack), which is as good within its stated gap.
+//! Both minimise the time of accesses under a bound on the cost (equations 2, 7 and 10).
+//!
+//! The paper has measured latencies and ratios and decides for each region. Its program has
+//! constants for both, and decides for groups of ten regions that are next to each other in
+//! hotness. Pages that refaulted stay until their region changes its tier. Theirs is solved by an
+//! integer program, here by [`knapsack`](super::knapsack), which is as good within its stated gap.
 
 use super::knapsack::{Problem, solve};
 use super::{Codec, Kind, Model, Resend, Setting, Tier, Window};
 
-/// Name of the paper's.
+/// Name of the paper's model.
 pub const NAME: &str = "tierscape";
-/// Name of the program's.
+/// Name of the program's model.
 pub const NAME_ARTIFACT: &str = "tierscape-artifact";
 
 /// Regions that share a decision.
 const GROUP: usize = 10;
 
-/// As the paper has it.
+/// The model as in the paper.
 #[derive(Clone, Debug)]
 pub struct TierScape {
     /// The knob.
@@ -50,7 +51,7 @@ impl Model for TierScape {
     }
 }
 
-/// As the published program has it (IntelLabs/tierscape at 0fdf5b0).
+/// The model as in the published program (IntelLabs/tierscape at 0fdf5b0).
 #[derive(Clone, Debug)]
 pub struct Artifact {
     /// The knob.

@@ -4,17 +4,17 @@
 use super::thresholds::percentile;
 use super::{Model, Resend, Setting, Window};
 
-/// Its name.
+/// Name of the model.
 pub const NAME: &str = "waterfall";
 
-/// The model.
+/// The model named `waterfall`.
 #[derive(Clone, Debug)]
 pub struct Waterfall {
     percent: f64,
 }
 
 impl Waterfall {
-    /// Regions with at least the accesses of this percentile are hot (`H_th`).
+    /// Makes the model. Regions with at least the accesses of this percentile are hot (`H_th`).
     pub fn new(percent: f64) -> Waterfall {
         Waterfall { percent }
     }

@@ -1,9 +1,9 @@
 //! ObjecTier's layout: objects of like heat come to share segments (paper §4).
 //!
 //! Objects begin by size. Of each it is counted how often it is touched, to 255; each step halves
-//! all counts. At a step, hot is what is touched most, up to a fifth of all bytes; what was hot
+//! all counts. At a step, hot is what is touched most, up to a fifth of all bytes. What was hot
 //! stays so down to half of that count. Segments in which hot and cold objects are mixed are
-//! emptied, the most mixed ones first: what is hot goes to the open hot segment, the rest to the
+//! emptied, the most mixed ones first. What is hot goes to the open hot segment, the rest to the
 //! open cold one.
 
 use super::events::{ObjectId, Request};
@@ -11,15 +11,14 @@ use super::layouts::{Layout, SizeClasses};
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Bytes of a segment over compressed tiers (`DESIGN.md`, Words). Larger objects are alone anyway,
-/// and stay.
+/// Bytes of a segment over compressed tiers. Larger objects are alone anyway, and stay.
 pub const SEGMENT: u64 = 64 << 10;
 /// A segment is mixed if the smaller of its hot and its cold bytes are more than this share.
 const MIXED_FROM: f64 = 0.02;
 /// Touches from one step to the next, for each object.
 const STEP_TOUCHES: u64 = 4;
-/// Share of all bytes that is hot: what the fast tier has room for. Less
-/// of it moved fewer bytes and saved fewer faults.
+/// Share of all bytes that is hot: what the fast tier has room for. Less of it moved fewer bytes
+/// and saved fewer faults.
 const HOT_SHARE: f64 = 0.2;
 /// Share of all bytes that is moved in a step.
 const STEP_SHARE: f64 = 0.125;
@@ -91,7 +90,8 @@ impl Consolidated {
         segment
     }
 
-    /// Says anew which objects are hot, and halves counts; bytes of all that can be moved.
+    /// Decides anew which objects are hot, and halves counts. Returns the bytes of all objects that
+    /// can be moved.
     fn classify(&mut self) -> u64 {
         let mut by_count = [0u64; 256];
         for object in self.objects.iter().filter(|object| object.is_movable()) {

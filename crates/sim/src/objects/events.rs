@@ -8,7 +8,7 @@ pub type ObjectId = u32;
 /// What is asked of an allocator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// How large it is.
+    /// Size of the object, bytes.
     pub bytes: u64,
     /// Number of the calling context that asks for the object.
     pub context: u32,
@@ -21,24 +21,24 @@ pub struct Request {
 pub enum Event {
     /// Makes the next object.
     Allocated(Request),
-    /// One goes.
+    /// An object goes.
     Freed(ObjectId),
-    /// One has another size, and may lie elsewhere from now on.
+    /// An object has another size, and may lie elsewhere from now on.
     Resized {
-        /// Which.
+        /// Number of the object.
         object: ObjectId,
-        /// How large it is now.
+        /// Size of the object now, bytes.
         bytes: u64,
     },
-    /// Bytes of one are read or written.
+    /// Bytes of an object are read or written.
     Touched {
-        /// Which.
+        /// Number of the object.
         object: ObjectId,
-        /// From here on.
+        /// First byte touched, from the object's beginning.
         offset: u64,
-        /// So many, at least 1.
+        /// Number of bytes touched, at least 1.
         bytes: u32,
-        /// Whether they are changed.
+        /// Whether the bytes are changed.
         write: bool,
     },
 }

@@ -1,5 +1,5 @@
-//! What layouts make of a program: how few pages hold most of what is touched (Jenga's Figure 2),
-//! and what that is worth by skew (M2T's Figure 3).
+//! Figures of layouts: how few pages hold most of what is touched (Jenga's Figure 2), and what that
+//! is worth by skew (M2T's Figure 3).
 
 use super::layouts::{Kind, layout};
 use super::store::{self, Store};
@@ -12,7 +12,7 @@ use terrace_trace::cache::{Cache, LINE};
 /// Entries of a TLB's second level, to the next power of two.
 const TLB_ENTRIES: usize = 2048;
 
-/// One layout's figures. The first half of the touches only fills caches.
+/// Figures of one layout. The first half of the touches only fills caches.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
     /// The layout.
@@ -48,7 +48,7 @@ impl Row {
     }
 }
 
-/// So many of the counts, the highest first, are this share of their sum.
+/// Least number of the counts, the highest first, that are this share of their sum.
 fn fewest(sorted: &[u64], share: f64) -> usize {
     let goal = sorted.iter().sum::<u64>() as f64 * share;
     let mut sum = 0.0;
@@ -62,7 +62,7 @@ fn fewest(sorted: &[u64], share: f64) -> usize {
         .count()
 }
 
-/// A program's figures in a layout, with a cache of so many bytes.
+/// A program's figures in a layout, with a cache of `cache_bytes`.
 pub fn measure(make: &MakeSource<'_>, kind: Kind, cache_bytes: usize) -> Result<Row, SourceError> {
     let mut touches = 0u64;
     for_each(make().as_mut(), |event| {
@@ -118,18 +118,18 @@ pub fn jenga_figure_2(config: tree::Config, cache_bytes: usize) -> Result<Vec<Ro
     Kind::ALL.into_iter().map(|kind| measure(&make, kind, cache_bytes)).collect()
 }
 
-/// One skew of M2T's Figure 3.
+/// Skew of M2T's Figure 3.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Skew {
     /// Exponent of the Zipf distribution of lookups.
     pub theta: f64,
-    /// By layout.
+    /// Figures of each layout.
     pub rows: Vec<Row>,
 }
 
-/// M2T's Figure 3: the chained store under each layout, by skew. What is to be compared are misses,
-/// of the cache and of the TLB, and the hit rate: M2T's factors of throughput are those of all
-/// three on one machine.
+/// M2T's Figure 3: the chained store under each layout, by skew. To be compared are misses, of the
+/// cache and of the TLB, and the hit rate. M2T's factors of throughput are those of all three on
+/// one machine.
 pub fn m2t_figure_3(
     config: store::Config,
     thetas: &[f64],
@@ -208,8 +208,8 @@ mod tests {
     }
 
     /// Buckets whose entries lie together touch fewer pages, at any skew; the more so the less skew
-    /// there is (M2T §VI: 9.5 times fewer misses of the TLB, and factors of throughput from 3.5
-    /// at low to 2.4 at high skew).
+    /// there is. (M2T §VI: 9.5 times fewer misses of the TLB. Factors of throughput are from 3.5 at
+    /// low to 2.4 at high skew.)
     #[test]
     fn a_bucket_that_lies_together_saves_misses() {
         let config = store::Config { seed: 3, ..store::Config::new(60_000, 60_000) };

@@ -10,11 +10,12 @@ use terrace_trace::cache::LINE;
 
 /// Gives objects their addresses, from 0 on.
 pub trait Layout: Send {
-    /// The next object is made, or one that has just gone once more with another size: its address.
+    /// Gives an address to the next object, or to one that has just gone once more with another
+    /// size.
     fn allocate(&mut self, object: ObjectId, request: Request) -> u64;
     /// An object goes.
     fn free(&mut self, object: ObjectId, request: Request, address: u64);
-    /// An object was touched. True if it is time to move some.
+    /// An object was touched. True if it is time to move some objects.
     fn touched(&mut self, _object: ObjectId) -> bool {
         false
     }
@@ -25,28 +26,28 @@ pub trait Layout: Send {
 /// The layouts that there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// As glibc's malloc: in the order of time.
+    /// In the order of time, as glibc's malloc.
     Time,
-    /// As jemalloc: by size.
+    /// By size, as jemalloc.
     Size,
-    /// As Jenga (§4): by calling context, then by size.
+    /// By calling context, then by size, as Jenga (§4).
     Context,
-    /// As M2T: beside the object that the program names.
+    /// Beside the object that the program names, as M2T.
     Near,
-    /// As ObjecTier: by size at first; later objects that are touched come together, and those that
-    /// are not.
+    /// By size at first, as ObjecTier. Later, objects that are touched come together, and objects
+    /// that are not.
     Consolidated,
-    /// Sorted by how often they will be touched for their size, which nobody knows (Jenga's Figure
-    /// 2).
+    /// Sorted by how often objects will be touched for their size, which only an oracle knows
+    /// (Jenga's Figure 2).
     Oracle,
 }
 
 impl Kind {
-    /// All of them.
+    /// All layouts.
     pub const ALL: [Kind; 6] =
         [Kind::Time, Kind::Size, Kind::Context, Kind::Near, Kind::Consolidated, Kind::Oracle];
 
-    /// Its name.
+    /// Name of the layout.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Time => "time",
@@ -58,7 +59,7 @@ impl Kind {
         }
     }
 
-    /// One line about it.
+    /// Line of text about the layout.
     pub fn about(self) -> &'static str {
         match self {
             Kind::Time => "One after the other, as glibc's malloc",
@@ -83,9 +84,9 @@ pub fn layout(kind: Kind, make: &MakeSource<'_>) -> Result<Box<dyn Layout>, Sour
     })
 }
 
-/// One object behind the other, each with a header of 8 bytes, in sizes of 16; what was freed is
-/// used again by the next one of its size, else the smallest free piece that is large enough is
-/// cut. Free pieces are not joined, which glibc does for larger ones.
+/// Layout by time: each object behind the last, with a header of 8 bytes, in sizes of 16. What was
+/// freed is used again by the next object of its size. Else the smallest free piece that is large
+/// enough is cut. Free pieces are not joined, which glibc does for larger ones.
 #[derive(Debug, Default)]
 pub struct TimeOrder {
     end: u64,
@@ -170,7 +171,7 @@ pub struct SizeClasses {
 }
 
 impl SizeClasses {
-    /// Which take pages so many bytes at a time.
+    /// Makes classes that take pages `bytes` bytes at a time.
     pub(super) fn in_chunks(bytes: u64) -> SizeClasses {
         SizeClasses { chunk: bytes, ..SizeClasses::default() }
     }
@@ -243,7 +244,7 @@ impl SizeClasses {
         true
     }
 
-    /// One of that size goes.
+    /// Frees an object of the given size.
     pub(super) fn free_at(&mut self, bytes: u64, address: u64) {
         if class(bytes) > SMALL_MOST {
             // Its pages go back to the system.
@@ -294,21 +295,22 @@ impl Layout for Contexts {
     }
 }
 
-/// Objects on the page of the one that they should lie beside, if it has room, else on one that
-/// continues it: with others', or, once all that lies beside one another is more than a page, on
-/// pages of its own (M2T has an arena for each bucket). Those that lie beside nobody leave on each
-/// page the share free that others have needed so far. Freed room is not used again.
+/// Layout by what lies beside what. An object comes on the page of the one that it should lie
+/// beside, if that has room, else on one that continues it. That page is shared with others. Once
+/// all that lies beside one another is more than a page, it gets pages of its own (M2T has an arena
+/// for each bucket). Objects that lie beside no other leave on each page the share free that others
+/// have needed so far. Freed room is not used again.
 #[derive(Debug, Default)]
 pub struct Near {
     end: u64,
     addresses: Vec<u64>,
-    /// Where those that lie beside nobody go.
+    /// Page where objects go that lie beside no other.
     open: Option<u64>,
     pages: HashMap<u64, Page>,
     /// The group of each object: all objects that lie beside one another.
     group_of: Vec<u32>,
     groups: Vec<Group>,
-    /// Bytes of those that lie beside nobody, and of others.
+    /// Bytes of objects that lie beside no other, and of all others.
     alone: u64,
     beside: u64,
 }
@@ -319,15 +321,15 @@ struct Page {
     used: u64,
     /// Bytes used by objects that lie beside no other.
     alone: u64,
-    /// The page that continues it.
+    /// The page that continues this one.
     next: Option<u64>,
 }
 
-/// What lies beside one another.
+/// Objects that lie beside one another.
 #[derive(Clone, Copy, Debug, Default)]
 struct Group {
     bytes: u64,
-    /// The last page of its own.
+    /// The last page of the group's own.
     own: Option<u64>,
 }
 
@@ -421,7 +423,8 @@ impl Layout for Near {
     fn free(&mut self, _object: ObjectId, _request: Request, _address: u64) {}
 }
 
-/// Objects in the order of touches for each byte, without gaps; as if none was ever freed.
+/// Layout of objects in the order of touches for each byte, without gaps; as if none was ever
+/// freed.
 #[derive(Debug)]
 pub struct Oracle {
     addresses: Vec<u64>,

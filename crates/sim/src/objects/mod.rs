@@ -2,10 +2,10 @@
 //! page is placed.
 //!
 //! An [`ObjectSource`] says which objects a program allocates, frees and touches. A
-//! [`Layout`](layouts::Layout) gives them addresses as an allocator would; a [`Heap`] follows the
-//! one with the other and turns touches of objects into accesses to memory, of which a model of a
-//! cache may keep those that are there. So the same program can be had with its objects by time, by
-//! size, by context, sorted by how hot they are, …
+//! [`Layout`](layouts::Layout) gives them addresses as an allocator would. A [`Heap`] follows the
+//! one with the other and turns touches of objects into accesses to memory. A model of a cache may
+//! filter out those that hit it. So the same program can be had with its objects by time, by size,
+//! by context, sorted by how hot they are, …
 //!
 //! - [`layouts`]: the allocators; [`consolidation`]: ObjecTier's, which moves objects;
 //! - [`tree`], [`store`]: programs of many small objects; [`programs`]: by their names;
@@ -46,7 +46,7 @@ pub struct Heap {
 }
 
 impl Heap {
-    /// Empty.
+    /// Makes a heap without objects.
     pub fn new(layout: Box<dyn Layout>) -> Heap {
         Heap { layout, objects: Vec::new(), moved: Vec::new(), moved_bytes: 0, end: 0 }
     }
@@ -97,7 +97,7 @@ impl Heap {
         (address, address + request.bytes)
     }
 
-    /// All addresses are below this.
+    /// End of the addresses: all are below this.
     pub fn end(&self) -> u64 {
         self.end
     }
@@ -127,7 +127,7 @@ impl Heap {
 pub enum Filter {
     /// All lines that are touched.
     All,
-    /// What a cache of so many bytes does not have (`terrace_trace::cache`).
+    /// Lines that a cache of this many bytes does not have (`terrace_trace::cache`).
     Misses(usize),
 }
 
@@ -153,8 +153,8 @@ pub struct HeapSource {
 }
 
 impl HeapSource {
-    /// With its objects in this layout, in units of so many bytes. Runs the program once before, to
-    /// know how much memory it will have and how many accesses.
+    /// Makes the source of a program with its objects in this layout, in units of `unit_bytes`.
+    /// Runs the program once before, to know how much memory it will have and how many accesses.
     pub fn new(
         make: &MakeSource<'_>,
         layout: layouts::Kind,
@@ -220,8 +220,8 @@ impl Source for HeapSource {
     }
 }
 
-/// Which of a program's keys is looked up next: Zipf over ranks, or uniform where `theta` is 0.
-/// Ranks are scattered over keys.
+/// Draws which of a program's keys is looked up next: Zipf over ranks, or uniform where `theta` is
+/// 0. Ranks are scattered over keys.
 #[derive(Clone, Debug)]
 pub struct Keys {
     keys: u64,
@@ -240,7 +240,7 @@ impl Keys {
         }
     }
 
-    /// A key.
+    /// The next key.
     pub fn next_key(&mut self) -> u64 {
         // A prime: neighbouring ranks are no neighbouring keys. As `terrace-bench objects` has it.
         (self.zipf.sample(&mut self.random) as u64 - 1) * 48_611 % self.keys

@@ -10,9 +10,9 @@ use std::fmt;
 /// What can be generated.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Program {
-    /// See [`tree`](super::tree).
+    /// A tree, see [`tree`](super::tree).
     Tree(tree::Config),
-    /// See [`store`](super::store).
+    /// A store, see [`store`](super::store).
     Store(store::Config),
 }
 
@@ -30,15 +30,15 @@ pub const NAMES: [(&str, &str); 2] = [
 
 /// Parameters of both, and of the store alone.
 pub const KEYS: [&str; 3] = ["keys", "theta", "lookups"];
-/// See there.
+/// Parameters of the store alone.
 pub const STORE_KEYS: [&str; 2] = ["writes", "chain"];
 
 /// Most keys: three objects each have numbers of 32 bits.
 const KEYS_MOST: u64 = 1 << 28;
 
 impl Program {
-    /// The program of that name, a million keys and four million lookups if nothing else is said;
-    /// `None` if there is none.
+    /// The program of the given name; `None` if there is none. It has a million keys and four
+    /// million lookups if nothing else is said.
     pub fn parse<'a>(
         name: &str,
         parameters: impl Iterator<Item = Parameter<'a>>,
@@ -80,7 +80,7 @@ impl Program {
         Ok(())
     }
 
-    /// Before its first object.
+    /// The program's events, from before its first object.
     pub fn make(&self, seed: u64) -> Box<dyn ObjectSource> {
         match *self {
             Program::Tree(config) => Box::new(Tree::new(tree::Config { seed, ..config })),
@@ -90,7 +90,7 @@ impl Program {
 }
 
 impl fmt::Display for Program {
-    /// With all its parameters; parsed again it is the same one.
+    /// Writes the program with all its parameters; parsed again it is the same one.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Program::Tree(tree::Config { keys, theta, lookups, .. }) => {

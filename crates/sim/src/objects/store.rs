@@ -19,21 +19,21 @@ const VALUE: u32 = 2;
 const ENTRY: u32 = 3;
 /// Events of a block, about.
 const BLOCK: usize = 4096;
-/// Behind the last of a chain.
+/// Marks the end of a chain.
 const NOBODY: u32 = u32::MAX;
 
 /// Parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Config {
-    /// At least 1.
+    /// Number of keys, at least 1.
     pub keys: u64,
     /// Exponent of the Zipf distribution of lookups; 0: uniform.
     pub theta: f64,
-    /// After all keys are in.
+    /// Number of lookups after all keys are in.
     pub lookups: u64,
     /// The share of lookups that write their value.
     pub writes: f64,
-    /// Settles their order.
+    /// Settles the order of keys and of lookups.
     pub seed: u64,
     /// How keys come into buckets.
     pub buckets: Buckets,
@@ -42,10 +42,10 @@ pub struct Config {
 /// How keys come into buckets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Buckets {
-    /// As in `terrace-bench objects`: a bucket for two keys, of which its hash leaves many unused,
-    /// so that a lookup meets some five keys.
+    /// Buckets as in `terrace-bench objects`: one for two keys, of which its hash leaves many
+    /// unused, so that a lookup meets some five keys.
     AsMeasured,
-    /// So many keys to a bucket on average, which is at least 1, by chance.
+    /// Buckets that have this many keys on average, at least 1, by chance.
     Of(u64),
 }
 
@@ -77,18 +77,18 @@ fn hash(key: u32) -> u64 {
     (u64::from(key) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// 16 to 55 bytes.
+/// Size of a key, 16 to 55 bytes.
 fn key_bytes(key: u32) -> u32 {
     16 + (hash(key) >> 20) as u32 % 40
 }
 
-/// 24 to 535 bytes, more often short than long.
+/// Size of a value, 24 to 535 bytes, more often short than long.
 fn value_bytes(key: u32) -> u32 {
     24 + ((hash(key) >> 40) as u32 % 512).min((hash(key) >> 50) as u32 % 512)
 }
 
 impl Store {
-    /// Before its first key.
+    /// Makes the store before its first key.
     pub fn new(config: Config) -> Store {
         let mut keys =
             Keys::new(config.keys, config.theta, SmallRng::seed_from_u64(mixed(config.seed)));

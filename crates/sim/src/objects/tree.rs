@@ -30,7 +30,7 @@ struct Node {
     leaf: bool,
     /// Nodes, or a leaf's records.
     children: [u32; ORDER],
-    /// Its pointers; its keys and itself follow.
+    /// Number of the object with the node's pointers; its keys and itself follow.
     object: ObjectId,
 }
 
@@ -44,13 +44,13 @@ impl Node {
 /// Parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Config {
-    /// At least 1.
+    /// Number of keys, at least 1.
     pub keys: u64,
     /// Exponent of the Zipf distribution of lookups; 0: uniform.
     pub theta: f64,
-    /// After all keys are in.
+    /// Number of lookups after all keys are in.
     pub lookups: u64,
-    /// Settles their order.
+    /// Settles the order of keys and of lookups.
     pub seed: u64,
 }
 
@@ -66,7 +66,7 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// Before its first key.
+    /// Makes the tree before its first key.
     pub fn new(config: Config) -> Tree {
         let mut keys =
             Keys::new(config.keys, config.theta, SmallRng::seed_from_u64(mixed(config.seed)));
@@ -86,7 +86,7 @@ impl Tree {
         self.objects - 1
     }
 
-    /// Pointers first, as they are made before what holds them.
+    /// Makes a node. Pointers come first, as they are made before what holds them.
     fn make_node(&mut self, leaf: bool, events: &mut Vec<Event>) -> u32 {
         let context = if leaf { LEAF } else { INNER };
         let object = self.make(POINTERS_BYTES, context, None, events);
@@ -109,7 +109,8 @@ impl Tree {
         }
     }
 
-    /// A node that had to be split has a right half, with the least key below it.
+    /// Inserts a key below a node. A node that had to be split gives its right half, and the least
+    /// key below that.
     fn insert_below(&mut self, node: u32, key: u32, events: &mut Vec<Event>) -> Option<(u32, u32)> {
         let Node { leaf, len, children, .. } = self.nodes[node as usize];
         let (at, len) = (self.nodes[node as usize].place_of(key), usize::from(len));

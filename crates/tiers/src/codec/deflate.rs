@@ -10,7 +10,7 @@ use crate::page::{PAGE_BYTES, Page};
 
 const NO_CONTEXT: CodecError = CodecError::NoContext { codec: "deflate" };
 
-/// A thread's contexts, created when first needed.
+/// A thread's contexts of libdeflate, created when first needed.
 #[derive(Default)]
 pub(super) struct Contexts {
     compressor: Option<Compressor>,
@@ -50,7 +50,7 @@ impl PerThread for Contexts {
 }
 
 impl Contexts {
-    /// Several tiers of one thread share a compressor while they have one level.
+    /// The compressor for a level. Several tiers of one thread share one while they have one level.
     fn compressor(&mut self, level: i32) -> Option<&mut Compressor> {
         if self.compressor.as_ref().is_none_or(|compressor| compressor.level != level) {
             // SAFETY: takes a number, of which a wrong one gives null.
@@ -77,7 +77,7 @@ pub(super) struct Deflate {
 }
 
 impl Deflate {
-    /// `level`: 1..=9.
+    /// Deflate at a level, 1..=9.
     pub(super) fn new(level: i32) -> Self {
         Deflate { level, name: format!("deflate:{level}") }
     }

@@ -39,7 +39,7 @@ impl Default for State {
     }
 }
 
-/// What LZ4 wrote of `output`: so many bytes, or 0 where all of it does not fit.
+/// What LZ4 wrote of `output`, given what it returned: a length, or 0 where all of it does not fit.
 pub(super) fn output_of(output: &[u8], bytes: c_int) -> Option<&[u8]> {
     output.get(..usize::try_from(bytes).ok().filter(|&bytes| bytes > 0)?)
 }

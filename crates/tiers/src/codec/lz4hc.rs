@@ -57,7 +57,7 @@ pub(super) struct Lz4Hc {
 }
 
 impl Lz4Hc {
-    /// `level`: 3..=9.
+    /// LZ4 HC at a level, 3..=9.
     pub(super) fn new(level: i32) -> Self {
         Lz4Hc { level, name: format!("lz4hc:{level}") }
     }

@@ -18,7 +18,7 @@
 use super::{Codec, CodecError, PerThread, Scratch};
 use crate::page::{PAGE_BYTES, Page};
 
-/// Positions are found again by hashes of so many bits.
+/// Bits of the hashes by which positions are found again.
 const HASH_BITS: u32 = 12;
 /// Bytes that are hashed: nothing shorter is found.
 const MATCH_MIN: usize = 4;
@@ -104,7 +104,7 @@ impl Output<'_> {
         self.push(rest as u8)
     }
 
-    /// What lies between two matches.
+    /// Writes the literals between two matches.
     fn literals(&mut self, literals: &[u8]) -> Option<()> {
         match (literals.len(), self.len) {
             (0, _) => return Some(()),
@@ -120,7 +120,7 @@ impl Output<'_> {
         self.extend(literals)
     }
 
-    /// `len` bytes, 3 or more, from `distance` back, 1..=4095.
+    /// Writes a match: `len` bytes, 3 or more, from `distance` back, 1..=4095.
     fn matched(&mut self, len: usize, distance: usize) -> Option<()> {
         let back = distance - 1;
         if len <= NEAR_LEN_MAX && distance <= NEAR_DISTANCE_MAX {
@@ -157,7 +157,7 @@ fn common(page: &Page, a: usize, b: usize) -> usize {
     len + left[len..].iter().zip(&right[len..]).take_while(|(x, y)| x == y).count()
 }
 
-/// `None` if it does not fit.
+/// Compresses a page; `None` if it does not fit.
 fn compress(page: &Page, seen: &mut [u16; 1 << HASH_BITS], out: &mut Output<'_>) -> Option<()> {
     seen.fill(0);
     let (mut at, mut from) = (0, 0);
@@ -180,7 +180,7 @@ fn compress(page: &Page, seen: &mut [u16; 1 << HASH_BITS], out: &mut Output<'_>)
     out.extend(&END)
 }
 
-/// What is read, and how far.
+/// The bytes that are read, and how far they were read.
 struct Input<'b> {
     bytes: &'b [u8],
     at: usize,

@@ -1,9 +1,9 @@
-//! A codec compresses one page. One file a codec, all behind [`Codec`], and one row in the table
-//! [`CODECS`], from which follow its kind, how it is written and made, and what a thread keeps for
-//! it.
+//! A codec compresses a page. There is one file a codec, all behind [`Codec`], and one row in the
+//! table [`CODECS`]. From the row follow its kind, how it is written and made, and what a thread
+//! keeps for it.
 //!
 //! What a codec needs to work is in the [`Scratch`] of the calling thread, so that a page costs no
-//! allocation; of its own it has at most what it [learned](Codec::train). A codec must not panic or
+//! allocation. Of its own it has at most what it [learned](Codec::train). A codec must not panic or
 //! read outside its input, whatever bytes it is given.
 
 #[cfg(feature = "deflate")]
@@ -26,8 +26,8 @@ pub trait Codec: Send + Sync {
     fn name(&self) -> &str;
 
     /// Compresses `page` into `scratch`. `None` if the result would be `limit` bytes or more (a
-    /// limit above 4096 counts as 4096), or if the codec has no memory for its context: the
-    /// page is then better kept as it is.
+    /// limit above 4096 counts as 4096). `None` also if the codec has no memory for its context.
+    /// The page is then better kept as it is.
     fn compress<'s>(&self, page: &Page, scratch: &'s mut Scratch, limit: usize)
     -> Option<&'s [u8]>;
 
@@ -36,8 +36,8 @@ pub trait Codec: Send + Sync {
     /// `Tier::decode` looks at the page's checksum.
     ///
     /// # Errors
-    /// [`CodecError`] if `bytes` is not this codec's, does not give exactly 4096 bytes, or if there
-    /// is no memory for a context (only at the first use; see [`Scratch::prepare`]).
+    /// [`CodecError`] if `bytes` is not this codec's, or does not give exactly 4096 bytes. Also if
+    /// there is no memory for a context (only at the first use; see [`Scratch::prepare`]).
     fn decompress(
         &self,
         bytes: &[u8],
@@ -45,7 +45,7 @@ pub trait Codec: Send + Sync {
         scratch: &mut Scratch,
     ) -> Result<(), CodecError>;
 
-    /// False if it keeps all pages as they are.
+    /// Whether the codec compresses; false if it keeps all pages as they are.
     fn compresses(&self) -> bool {
         true
     }
@@ -55,11 +55,12 @@ pub trait Codec: Send + Sync {
         0
     }
 
-    /// Looks at pages like those to come, and from then on compresses differently where that is
-    /// better by bytes and by `clock_ns` (any clock, ns; best the thread's own). What was
-    /// compressed before is read as before. Takes some milliseconds; others may use the codec
-    /// meanwhile, but no fork may happen (a child would have half of what was learned). True if
-    /// anything was learned.
+    /// Looks at pages like those to come. From then on compresses differently where that is better
+    /// by bytes and by `clock_ns` (any clock, ns; best the thread's own). What was compressed
+    /// before is read as before.
+    ///
+    /// Takes some milliseconds. Other threads may use the codec meanwhile, but no fork may happen:
+    /// a child would have half of what was learned. True if anything was learned.
     fn train(&self, _pages: &[Page], _clock_ns: &dyn Fn() -> u64) -> bool {
         false
     }
@@ -76,7 +77,7 @@ pub enum CodecError {
     Damaged {
         /// The codec's name.
         codec: &'static str,
-        /// How many bytes it was given.
+        /// Number of bytes that the codec was given.
         len: usize,
         /// What the codec said.
         reason: &'static str,
@@ -104,13 +105,13 @@ pub enum CodecError {
 
 /// A codec as users write it.
 pub struct CodecRow {
-    /// Its name in a list of tiers.
+    /// Name of the codec in a list of tiers.
     pub word: &'static str,
-    /// Its levels, if it has some.
+    /// Levels of the codec, if it has some.
     pub levels: Option<Levels>,
     /// The codec at a level; one without levels ignores it.
     pub kind: fn(i32) -> CodecKind,
-    /// Whether this build has it.
+    /// Whether this build has the codec.
     pub is_built: bool,
 }
 
@@ -120,14 +121,14 @@ pub struct Levels {
     pub min: i32,
     /// The highest.
     pub max: i32,
-    /// The one that is taken where none is written.
+    /// The level that is taken where none is written.
     pub default: i32,
-    /// What to write instead of a wrong one.
+    /// What to write instead of a wrong level.
     pub remedy: &'static str,
 }
 
-/// What is taken for true of a codec until pages were measured, as the medians of six sets of data
-/// on a core of 2.1 GHz.
+/// What is assumed of a codec until pages were measured: medians of six sets of data, on a core of
+/// 2.1 GHz.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Assumed {
     /// Bytes that are stored for each byte of data.
@@ -140,7 +141,7 @@ pub struct Assumed {
 
 /// What a codec keeps in each thread's [`Scratch`].
 trait PerThread: Default {
-    /// Creates what a later restore needs, so that it needs no memory.
+    /// Creates what a later restore needs, so that the restore needs no memory.
     fn prepare(&mut self) -> Result<(), CodecError> {
         Ok(())
     }
@@ -165,7 +166,7 @@ macro_rules! codecs {
             $(
                 $(#[$about])*
                 $kind $({
-                    /// One of its [`Levels`].
+                    /// Level of the codec: see [`Levels`].
                     $level: i32,
                 })?,
             )*
@@ -180,7 +181,7 @@ macro_rules! codecs {
         },)*];
 
         impl CodecKind {
-            /// What is taken for true of it until pages were measured.
+            /// What is assumed of the codec until pages were measured.
             pub fn assumed(self) -> Assumed {
                 match self { $(CodecKind::$kind { .. } => $assumed,)* }
             }

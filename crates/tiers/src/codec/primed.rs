@@ -2,12 +2,13 @@
 //!
 //! zstd *attaches* a dictionary to so short an input: it looks for each position in the page's
 //! table first, then in the dictionary's. But where the page lies right behind the dictionary's
-//! content, zstd takes both for one stretch of bytes, into which a copy of the dictionary's table
-//! leads: one look, in its plainest loop. The copy must be short, so the tables have 2,048 entries,
-//! where zstd would take 8,192 (level 1) to 65,536 (level 3). Measured with memcached's JSON
-//! values, attached → primed: 5.12 → 5.37 times smaller, 12.3 → 8.4 µs to compress, 6.3 → 5.3 to
-//! decompress (more is found in the page itself: fewer and longer matches); others in
-//! docs/benchmarks.md, *Behind the dictionary*.
+//! content, zstd takes both for one stretch of bytes. A copy of the dictionary's table leads into
+//! that stretch: one look, in zstd's plainest loop. The copy must be short, so the tables have
+//! 2,048 entries, where zstd would take 8,192 (level 1) to 65,536 (level 3).
+//!
+//! Measured with memcached's JSON values, attached → primed: 5.12 → 5.37 times smaller, 12.3 → 8.4
+//! µs to compress, 6.3 → 5.3 to decompress. (More is found in the page itself: fewer and longer
+//! matches.) Others are in docs/notes/2026-11-27-benchmarks.md, *Behind the dictionary*.
 
 use std::alloc::Layout;
 use std::ptr::NonNull;
@@ -37,7 +38,8 @@ pub(super) struct Primed {
 unsafe impl Send for Primed {}
 
 impl Primed {
-    /// `None` without memory, or if zstd does not take the dictionary for one.
+    /// Makes the tables of a dictionary. `None` without memory, or if zstd does not take the
+    /// dictionary for one.
     pub fn new(dictionary: &[u8], level: i32) -> Option<Primed> {
         let layout = Layout::array::<u8>(dictionary.len() + PAGE_BYTES).ok()?;
         // SAFETY: a page is not nothing.
@@ -69,7 +71,7 @@ impl Primed {
         primed.set_up(level).then_some(primed)
     }
 
-    /// False without memory for its parts. Frames are as those without a dictionary
+    /// Sets zstd up; false without memory for its parts. Frames are as those without a dictionary
     /// (`new_compressor`).
     fn set_up(&mut self, level: i32) -> bool {
         let parameters = [
@@ -98,7 +100,7 @@ impl Primed {
         }
     }
 
-    /// Compresses `page` into `out`: its length. `None` if that has no room for it.
+    /// Compresses `page` into `out`, and returns the length. `None` if `out` has no room for it.
     pub fn compress(&mut self, page: &Page, out: &mut [u8]) -> Option<usize> {
         // SAFETY: `bytes` ends with room for a page, which nothing but this function, which has it
         // alone, reads or writes; `out` is the caller's and elsewhere. After a failure the

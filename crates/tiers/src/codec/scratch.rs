@@ -6,9 +6,11 @@
 use super::{CodecError, States};
 use crate::page::{PAGE_BYTES, Page};
 
-/// One thread's contexts and output buffer, about 29 KiB; zstd's contexts are created at its first
-/// use, or by [`Scratch::prepare`], and add 94 KiB to decompress and 72 KiB (level 1) to 270 KiB
-/// (level 19) to compress, and some 210 KiB for each dictionary in use.
+/// Contexts and output buffer of a thread, about 29 KiB.
+///
+/// zstd's contexts are created at its first use, or by [`Scratch::prepare`]. They add 94 KiB to
+/// decompress, and 72 KiB (level 1) to 270 KiB (level 19) to compress. Each dictionary in use adds
+/// some 210 KiB.
 pub struct Scratch {
     pub(super) states: States,
     pub(super) output: Box<Page>,

@@ -6,16 +6,20 @@
 //!
 //! # Dictionaries
 //! A page is too short to learn from: its tables of symbols cost a tenth of what is stored and a
-//! third of the time, and what it repeats of other pages it repeats in vain. So a codec that has
-//! seen some pages makes a [`Dictionary`] of them, 4 pages of content and the tables that 64 ask
-//! for, in 1 to 3 ms, and keeps it if pages that had no part in it are then better off. Measured on
-//! this machine, level 1, before → after: JSON values in memcached 4.60 → 5.21 times smaller, 10.0
-//! → 6.8 µs to compress, 4.2 → 3.6 µs to decompress; python3's objects 6.7 → 7.2, 9.1 → 4.5, 2.4 →
-//! 2.3; a chemical database (nci) 6.4 → 8.6, 8.7 → 6.1, 3.8 → 2.9; sqlite with words 1.69 → 1.82,
-//! 12.8 → 17.2, 5.7 → 4.6, which is not kept. Trained content (fastCover) of the same or four times
-//! the size is no better, and takes 5 to 20 ms. (Those are times with the dictionary attached,
-//! zstd's usual way; [`super::primed`] is faster and denser.) Later training choose again among all
-//! that there are, and none.
+//! third of the time. What it repeats of other pages it repeats in vain. So a codec that has seen
+//! some pages makes a [`Dictionary`] of them, in 1 to 3 ms. It has 4 pages of content, and tables
+//! made from 64. The codec keeps it if pages that had no part in it are then better off.
+//!
+//! Measured on this machine, level 1, before → after:
+//! - JSON values in memcached: 4.60 → 5.21 times smaller, 10.0 → 6.8 µs to compress, 4.2 → 3.6 µs
+//!   to decompress;
+//! - python3's objects: 6.7 → 7.2, 9.1 → 4.5, 2.4 → 2.3;
+//! - a chemical database (nci): 6.4 → 8.6, 8.7 → 6.1, 3.8 → 2.9;
+//! - sqlite with words: 1.69 → 1.82, 12.8 → 17.2, 5.7 → 4.6, which is not kept.
+//!
+//! Trained content (fastCover) of the same or four times the size is no better, and takes 5 to 20
+//! ms. (Those are times with the dictionary attached, zstd's usual way; [`super::primed`] is faster
+//! and denser.) Later trainings choose again among all dictionaries that there are, and none.
 
 use std::sync::atomic::{AtomicU8, Ordering::*};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -28,13 +32,13 @@ use crate::page::{PAGE_BYTES, Page};
 
 const NO_CONTEXT: CodecError = CodecError::NoContext { codec: "zstd" };
 
-/// Pages that a dictionary's tables are made from, and those that are its content.
+/// Pages that a dictionary's tables are made from, and pages that are its content.
 const SAMPLE_PAGES: usize = 60;
 const CONTENT_PAGES: usize = 4;
 const TRAINING_PAGES: usize = SAMPLE_PAGES + CONTENT_PAGES;
-/// Pages on which it is compared with what there was.
+/// Pages on which a new dictionary is compared with what there was.
 const TRIAL_PAGES: usize = 32;
-/// Before the content: tables. zstd makes no more, or says that it cannot.
+/// Most bytes of the tables before the content. zstd makes no more, or says that it cannot.
 const TABLES_BYTES_MAX: usize = 256;
 
 /// Dictionaries of one codec at most. They are never given up, since a page may need them: 62 KiB
@@ -48,14 +52,14 @@ const LEVEL_MAX: i32 = 3;
 /// What a fault and the eviction that it causes cost beside the codec, ns: a smaller page saves
 /// that as often.
 const FAULT_NS: u64 = 12_000;
-/// Something else is used if bytes × time fall to this share of what they were.
+/// The share of bytes × time to which another dictionary must reduce them to be used.
 const CLEARLY: f64 = 0.97;
 
 /// A thread's zstd contexts, created when first needed.
 #[derive(Default)]
 pub(super) struct Contexts {
     compressor: Option<Compressor>,
-    /// With dictionaries, the newest last.
+    /// Contexts with dictionaries, the newest last.
     primed: Vec<(&'static Dictionary, Primed)>,
     decompressor: Option<DCtx<'static>>,
 }
@@ -96,7 +100,7 @@ impl Contexts {
         Ok(&mut compressor.context)
     }
 
-    /// `level`: that of the codec whose dictionary it is.
+    /// The context with a dictionary. `level` is that of the codec whose dictionary it is.
     fn primed(&mut self, level: i32, dictionary: &'static Dictionary) -> Option<&mut Primed> {
         if let Some(found) = self.primed.iter().position(|(of, _)| std::ptr::eq(*of, dictionary)) {
             return Some(&mut self.primed[found].1);
@@ -138,11 +142,12 @@ fn new_compressor<'d>(level: i32) -> Result<CCtx<'d>, CodecError> {
     Ok(context)
 }
 
-/// All of them: they are to be found from here even when their codec is gone.
+/// All dictionaries, which are to be found from here even when their codec is gone.
 static DICTIONARIES: Mutex<Vec<&'static Dictionary>> = Mutex::new(Vec::new());
 
 impl Dictionary {
-    /// `None` if zstd can make none of these pages (all alike, say), or has no memory.
+    /// Makes a dictionary of pages. `None` if zstd can make none of these pages (all alike, say),
+    /// or has no memory.
     fn of(pages: &[Page], level: i32) -> Option<Dictionary> {
         let (samples, content) = pages.split_at_checked(SAMPLE_PAGES)?;
         let (samples, content) = (samples.as_flattened(), content.as_flattened());
@@ -177,8 +182,8 @@ impl Dictionary {
         Some(Dictionary { bytes, to_decompress })
     }
 
-    /// For good: threads of any kind may be reading a page with it at any time, and forked children
-    /// are. False without memory.
+    /// Puts the dictionary into its place for good: threads of any kind, and forked children, may
+    /// be reading a page with it at any time. False without memory.
     fn keep(self, place: &OnceLock<&'static Dictionary>) -> bool {
         let mut all = DICTIONARIES.lock().unwrap_or_else(PoisonError::into_inner);
         let mut boxed = Vec::new();
@@ -192,7 +197,7 @@ impl Dictionary {
     }
 }
 
-/// Without a dictionary; `None` if `out` has no room for it.
+/// Compresses without a dictionary; `None` if `out` has no room for it.
 fn compress(context: &mut CCtx, page: &Page, out: &mut [u8]) -> Option<usize> {
     context
         .compress2(out, page)
@@ -204,7 +209,7 @@ fn compress(context: &mut CCtx, page: &Page, out: &mut [u8]) -> Option<usize> {
         .ok()
 }
 
-/// Bytes × ns to bring `pages` out and home with a dictionary, or none. `None` without memory, or
+/// Bytes × ns to compress and restore `pages` with a dictionary, or none. `None` without memory, or
 /// if a page is not restored.
 fn cost(
     pages: &[Page],
@@ -248,14 +253,14 @@ fn cost(
 pub(super) struct Zstd {
     level: i32,
     name: String,
-    /// Those made so far; never taken out.
+    /// Dictionaries made so far; never taken out.
     dictionaries: [OnceLock<&'static Dictionary>; DICTIONARIES_MAX],
-    /// The number, from 1, of the one to compress with; 0: none.
+    /// Number, from 1, of the dictionary to compress with; 0: none.
     using: AtomicU8,
 }
 
 impl Zstd {
-    /// `level`: -5..=19.
+    /// Zstandard at a level, -5..=19.
     pub(super) fn new(level: i32) -> Self {
         Zstd {
             level,

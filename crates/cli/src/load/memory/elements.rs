@@ -18,7 +18,7 @@ const WRITES: usize = 2;
 /// Accesses of a batch.
 const BATCH: u64 = 256;
 
-/// In whole lines of the cache.
+/// An element, in whole lines of the cache.
 #[derive(Debug)]
 #[repr(align(256))]
 struct Element([AtomicU64; WORDS]);
@@ -35,7 +35,7 @@ pub struct Elements {
     writes: u64,
 }
 
-/// One thread's way.
+/// A thread's way through the elements.
 #[derive(Debug)]
 pub struct Way {
     pattern: Pattern,
@@ -45,7 +45,7 @@ pub struct Way {
 }
 
 impl Elements {
-    /// As many as there is room for.
+    /// As many elements as there is room for.
     pub fn fill(kind: Kind, arguments: &MemoryArguments) -> Elements {
         let elements = arguments.size / ELEMENT as u64;
         let seed = arguments.seed;

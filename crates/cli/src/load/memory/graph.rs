@@ -7,17 +7,18 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use terrace_sim::scattered::mixed;
 
-/// Memory has room for so many edges a vertex at least, as graphs of the Graph500 have.
+/// Least number of edges a vertex that memory has room for, as in graphs of the Graph500.
 const DEGREE: u64 = 16;
 /// Chance in 256 that the source of an edge has a 0 in a bit, by that bit of its target (0, 1).
 /// That is R-MAT (Chakrabarti, Zhan, Faloutsos 2004) with the parameters of the Graph500. A row of
 /// the matrix at a time, the chances are 0.57 / (0.57 + 0.19) and 0.19 / (0.19 + 0.05).
 const ZERO_AFTER: [u8; 2] = [192, 203];
-/// For each bit, so many of all edges go to a vertex that has a 0 there.
+/// Share of all edges that go to a vertex with a 0 in a given bit.
 const FROM_ZERO: f64 = 0.57 + 0.19;
-/// Bits of a number: hubs are not neighbours in memory.
+/// Odd factor that spreads the numbers of vertices: hubs are not neighbours in memory.
 const SPREAD: u32 = 0x9E37_79B1;
-/// Newton's iteration doubles the bits that are right, of which there are three.
+/// Inverse of [`SPREAD`] modulo 2^32. Newton's iteration doubles the bits that are right, of which
+/// there are three.
 const SPREAD_INVERSE: u32 = {
     let (mut inverse, mut round) = (SPREAD, 0);
     while round < 4 {
@@ -31,15 +32,18 @@ const DAMPING: f32 = 0.85;
 /// Vertices of a batch: some hundreds of edges.
 const BATCH: u32 = 16;
 
-/// One array of words: where each vertex's edges in begin, what a vertex gives along each of its
-/// edges out, how many of those it has, and the vertices from which all edges come.
+/// A graph in one array of words:
+/// - where each vertex's edges in begin,
+/// - what a vertex gives along each of its edges out,
+/// - how many edges out each vertex has,
+/// - the vertices from which all edges come.
 ///
 /// A vertex's rank is computed from what the others give now, not in the step before (chaotic
 /// iteration: Chazan, Miranker 1969), so threads need not wait for one another.
 #[derive(Debug)]
 pub struct Graph {
     words: Vec<AtomicU32>,
-    /// A power of two.
+    /// Number of vertices, a power of two.
     vertices: u32,
     seed: u64,
     /// Checksum of the words that do not change during the load.
@@ -47,12 +51,12 @@ pub struct Graph {
 }
 
 impl Graph {
-    /// So many vertices has a graph of that size, in bytes. More threads have nothing to do.
+    /// Number of vertices of a graph of that size, in bytes. More threads have nothing to do.
     pub fn vertices(size: u64) -> u32 {
         1 << (size / 4 / (DEGREE + 3)).ilog2()
     }
 
-    /// With so much memory.
+    /// A graph in memory of `arguments.size` bytes.
     pub fn build(arguments: &MemoryArguments) -> Graph {
         let words = arguments.size / 4;
         let vertices = Graph::vertices(arguments.size);
@@ -113,7 +117,7 @@ impl Graph {
         self.named(other)
     }
 
-    /// The first, and that behind the last.
+    /// The vertex's first edge in, and the one behind its last.
     fn edges_of(&self, vertex: u32, watch: &mut impl Watch) -> [u32; 2] {
         [vertex, vertex + 1].map(|at| {
             let word = &self.words[at as usize];
@@ -167,7 +171,7 @@ impl Graph {
     }
 }
 
-/// Which vertices a thread visits, and the next.
+/// The vertices that a thread visits, and the next of them.
 #[derive(Debug)]
 pub struct Way {
     vertices: Range<u32>,
@@ -196,7 +200,7 @@ impl Program for Graph {
         done
     }
 
-    /// Which write was lost cannot be told: ranks are not counted.
+    /// Counts what is not as it should be. A lost write cannot be told: ranks are not counted.
     fn check(&self, _writes: u64) -> u64 {
         let ranks =
             (0..self.vertices).map(|vertex| f32::from_bits(self.given(vertex).load(Relaxed)));

@@ -1,5 +1,5 @@
-//! `terrace load memory`: touches its own memory in a known way, for as long as one likes, so that
-//! anyone can see what a policy makes of it.
+//! `terrace load memory`: touches its own memory in a known way for a given time, to show what a
+//! policy makes of it.
 //!
 //! `terrace run --dram 50% -- terrace load memory jump` is the whole experiment. All that is read
 //! is checked.
@@ -55,7 +55,7 @@ struct Done {
     wrong: u64,
     writes: u64,
     batches: u64,
-    /// From which batch on something else was hot, and at what time of the pattern.
+    /// Number of the batch from which on something else was hot, and the time of the pattern.
     changes: Vec<(u64, f64)>,
 }
 
@@ -179,7 +179,7 @@ fn load<P: Program>(fill: impl FnOnce() -> P, arguments: &MemoryArguments) -> Re
     Ok(0)
 }
 
-/// One thread's load.
+/// The load of one thread.
 fn go<P: Program>(
     program: &P,
     arguments: &MemoryArguments,
@@ -258,7 +258,7 @@ mod tests {
     use clap::Parser as _;
     use terrace_sim::patterns::Kind;
 
-    /// As a user would give them.
+    /// Arguments as on a command line, with this pattern and size.
     pub fn arguments(pattern: &str, size: u64) -> MemoryArguments {
         let cli = Arguments::parse_from([
             "terrace",

@@ -3,8 +3,8 @@
 use super::truth::Watch;
 use std::ops::Range;
 
-/// Data in memory, and what threads do with it. The same again for the same arguments, thread by
-/// thread, but for what others write.
+/// Data in memory, and what threads do with it. For the same arguments each thread does the same
+/// again, but for what other threads write.
 pub trait Program: Sync {
     /// Where a thread is.
     type Way;
@@ -12,33 +12,34 @@ pub trait Program: Sync {
     /// Starting point of the thread with number `thread`, where there are `threads` of them.
     fn way(&self, thread: usize, threads: usize) -> Self::Way;
 
-    /// So much time has passed since the load began. To be told now and then; true if something
-    /// else is hot now.
+    /// Tells the program how many seconds have passed since the load began, now and then. True if
+    /// something else is hot now.
     fn at(&self, _way: &mut Self::Way, _seconds: f64) -> bool {
         false
     }
 
-    /// A fraction of a millisecond of work where nothing waits (and some where a vertex has half a
-    /// million edges).
+    /// Does a batch: a fraction of a millisecond of work where nothing waits. It is some
+    /// milliseconds where a vertex has half a million edges.
     fn batch(&self, way: &mut Self::Way, watch: &mut impl Watch) -> Batch;
 
-    /// After all: what is not as it should be, and one more if of so many writes one was lost.
+    /// Counts at the end what is not as it should be. It is one more if one of `writes` writes was
+    /// lost.
     fn check(&self, writes: u64) -> u64;
 
-    /// Where its data are.
+    /// Address range of the program's data.
     fn place(&self) -> Range<usize>;
 }
 
-/// Addresses of these.
+/// Address range of a slice.
 pub fn addresses<T>(of: &[T]) -> Range<usize> {
     let Range { start, end } = of.as_ptr_range();
     start as usize..end as usize
 }
 
-/// What was done.
+/// What a batch did.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Batch {
-    /// In whatever unit the program counts.
+    /// Number of accesses, in whatever unit the program counts.
     pub accesses: u64,
     /// Number of accesses that found a wrong value.
     pub wrong: u64,

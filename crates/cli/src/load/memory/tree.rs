@@ -22,16 +22,16 @@ const RECORDS: usize = 8;
 /// Words of a record: key, how often it was written, and contents.
 const RECORD: usize = 8;
 const WRITES: usize = 1;
-/// At most.
+/// Most children of an inner node, and most records of a leaf.
 const CHILDREN_MOST: u64 = (NODE - CHILDREN) as u64;
 const RECORDS_MOST: u64 = ((NODE - RECORDS) / RECORD) as u64;
 /// Lookups of a batch.
 const BATCH: u64 = 64;
-/// Inserts in random order fill nodes by ln 2; with that and the inner nodes, so many keys a node
-/// stay within what was asked for.
+/// Keys a node, on average, with which a tree stays within the memory that was asked for. Inserts
+/// in random order fill nodes by ln 2, and inner nodes have no records.
 const KEYS_A_NODE: f64 = 9.5;
 
-/// In whole lines of the cache.
+/// A node, in whole lines of the cache.
 #[derive(Debug)]
 #[repr(align(1024))]
 struct Node([AtomicU64; NODE]);
@@ -50,7 +50,7 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// With about so much memory.
+    /// A tree of about `arguments.size` bytes.
     pub fn build(arguments: &MemoryArguments) -> Tree {
         let nodes = arguments.size as usize / (NODE * 8);
         let keys = (nodes as f64 * KEYS_A_NODE) as u64;
@@ -85,7 +85,7 @@ impl Tree {
         self.word(node, word).store(to, Relaxed);
     }
 
-    /// Which child of an inner node is above the key.
+    /// Number of the child of an inner node that is above the key.
     fn child_for(&self, node: u64, key: u64, watch: &mut impl Watch) -> usize {
         watch.touches(self.word(node, COUNT));
         // A damaged count must not lead out of the node.
@@ -157,7 +157,7 @@ impl Tree {
         self.get(node, COUNT) == if height > 0 { CHILDREN_MOST } else { RECORDS_MOST }
     }
 
-    /// Words of a node from `from` to `to` go up by so many.
+    /// Moves the words of a node from `from` to before `to` up by `by` words.
     fn shift(&self, node: u64, from: usize, to: usize, by: usize) {
         (from..to).rev().for_each(|word| self.set(node, word + by, self.get(node, word)));
     }
@@ -266,8 +266,8 @@ mod tests {
         }
     }
 
-    /// In order, all nodes but the root half full at least (of 15 records: seven), and each bound
-    /// the least key above it.
+    /// The keys are in order, and all nodes but the root are half full at least (of 15 records:
+    /// seven). Each bound is the least key above it.
     #[test]
     fn the_tree_is_one() {
         let tree = tree();

@@ -12,7 +12,7 @@ pub trait Watch {
     fn touches<T>(&mut self, what: &T);
 }
 
-/// Nothing is observed.
+/// A watch that notes nothing.
 impl Watch for () {
     fn touches<T>(&mut self, _: &T) {}
 }

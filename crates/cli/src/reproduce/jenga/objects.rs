@@ -15,7 +15,7 @@ use terrace_sim::objects::tree::{Config, Tree};
 use terrace_sim::objects::{Event, ObjectSource, for_each};
 use terrace_sim::source::SourceError;
 
-/// Those of the wanted ones that are here.
+/// The wanted figures that this file has.
 pub fn figures(wanted: &[&'static str], options: &Options) -> Result<Vec<Figure>> {
     let here: Vec<&'static str> = wanted
         .iter()
@@ -282,7 +282,7 @@ fn explained(groups: &[Vec<f64>]) -> f64 {
 /// Samples of the page in a period, and periods.
 const A_PERIOD: u64 = 100;
 const PERIODS: u64 = 20;
-/// The counter is looked at so often in a period.
+/// Number of looks at the counter in a period.
 const LOOKS: u64 = 100;
 
 /// A page's counter through `PERIODS` cooling periods, after as many in which it settles. It is met
@@ -416,9 +416,10 @@ fn figure_6(options: &Options) -> Figure {
     }
 }
 
-/// What of a stack an allocator sees: `wrappers` frames of the program's own allocation functions
-/// come first, the same for every caller; then where in `make_node` or `make_record` it was called;
-/// then the caller of that, which alone tells leaves from inner nodes.
+/// What an allocator sees of a stack, in this order:
+/// - `wrappers` frames of the program's own allocation functions, the same for every caller;
+/// - where in `make_node` or `make_record` it was called;
+/// - the caller of that, which alone tells leaves from inner nodes.
 struct Shallow {
     tree: Tree,
     /// Frames behind the wrappers.

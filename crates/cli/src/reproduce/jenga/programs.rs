@@ -19,7 +19,7 @@ pub struct Program {
     pub name: &'static str,
     /// What plays it, and why.
     pub about: &'static str,
-    /// Its working set by the paper, which the fast tier holds, GB.
+    /// Working set of the program by the paper, which the fast tier holds, GB.
     pub wss_gb: f64,
     /// What is run.
     pub stream: Stream,
@@ -28,7 +28,7 @@ pub struct Program {
 /// What is run for an application.
 #[derive(Debug)]
 pub enum Stream {
-    /// A generator over so many GB of units of 2 MiB.
+    /// A generator over this many GB of units of 2 MiB.
     Units(f64, &'static str),
     /// Objects: the B+-tree, of 200 million records at full size.
     Tree,
@@ -36,7 +36,7 @@ pub enum Stream {
     Store,
 }
 
-/// All of them, as Table 1 lists them.
+/// All ten applications, as Table 1 lists them.
 pub const ALL: [Program; 10] = [
     Program {
         name: "Btree",
@@ -135,22 +135,22 @@ const REAL_ACCESSES: f64 = 12e9;
 const TREE_RECORDS: f64 = 200e6;
 const STORE_RECORDS: f64 = 70e6;
 
-/// How much smaller than the paper's it is, and what of objects.
+/// How much smaller than the paper's a run is, and the sizes of the programs of objects.
 pub struct Size {
-    /// See [`crate::reproduce::study`].
+    /// Scale of the simulation (see [`crate::reproduce::study`]).
     pub scale: f64,
-    /// Each access of a generator's stream stands for so many.
+    /// Real accesses that each access of a generator's stream stands for.
     pub stands_for: f64,
-    /// Records of the tree and of the store, and lookups of each.
+    /// Records of the tree, and its lookups.
     pub tree: [u64; 2],
-    /// See there.
+    /// Records of the store, and its lookups.
     pub store: [u64; 2],
-    /// For those two: 1/400 of the memory or more, where the paper's processor has 27.5 MB for
-    /// some 22 GB.
+    /// Bytes of the cache of the tree and the store: 1/400 of the memory or more. The paper's
+    /// processor has 27.5 MB for some 22 GB.
     pub cache_bytes: usize,
 }
 
-/// By option.
+/// The size of a quick run, or of a full one.
 pub fn size(options: &Options) -> Size {
     if options.quick {
         // Two moves a tick: a swap needs as many.
@@ -179,7 +179,7 @@ pub enum Accesses {
 }
 
 impl Accesses {
-    /// From the beginning.
+    /// The accesses, from the beginning.
     pub fn source(&self) -> Box<dyn Source + '_> {
         match self {
             Accesses::Generated(generator, seed) => Box::new(generator.stream(*seed)),
@@ -189,13 +189,13 @@ impl Accesses {
 }
 
 impl Program {
-    /// Whether the allocator matters.
+    /// Whether the program has objects, so that the allocator matters.
     pub fn has_objects(&self) -> bool {
         !matches!(self.stream, Stream::Units(..))
     }
 
-    /// Its accesses, and the memory that it has them in. Objects are by time, as with glibc, or by
-    /// calling context, as with Jenga.
+    /// The program's accesses, and the memory that it has them in. Objects are by time, as with
+    /// glibc, or by calling context, as with Jenga.
     pub fn prepare(&self, by_context: bool, options: &Options) -> Result<(Memory, Accesses)> {
         let size = size(options);
         let machine = Machine::preset("optane").context("no machine `optane`")?;
@@ -230,8 +230,8 @@ impl Program {
                     (Box::new(move || Box::new(Store::new(config))), STORE_RECORDS / keys as f64)
                 }
             };
-        // Pages of 4 KiB of this memory play units of 2 MiB of the paper's: a GB there is so many
-        // bytes here, and so many of those pages.
+        // Pages of 4 KiB of this memory play units of 2 MiB of the paper's. The scale is how many
+        // of these pages stand for a GB there, over the 512 units of that GB.
         let scale = (1u64 << 30) as f64 / full_scale / PAGE as f64 / 512.0;
         let mut by_time =
             kept(&mut HeapSource::new(&make, Kind::Time, Filter::Misses(size.cache_bytes), PAGE)?)?;
@@ -256,9 +256,9 @@ impl Program {
     }
 }
 
-/// Numbers the pages that have objects anew, in their order: a context's region of 2 MiB is one
-/// unit of the paper's and many of the pages that play one, of which the most would be empty. So
-/// many there are.
+/// Numbers the pages that have objects anew, in their order, and returns how many there are. A
+/// context's region of 2 MiB is one unit of the paper's. Here it is many of the pages that play
+/// one, most of which would be empty.
 fn without_holes(all: &mut [Access], make: &MakeSource<'_>, kind: Kind) -> Result<u32> {
     let mut heap = Heap::new(layout(kind, make)?);
     for_each(make().as_mut(), |event| {
@@ -279,15 +279,15 @@ fn without_holes(all: &mut [Access], make: &MakeSource<'_>, kind: Kind) -> Resul
 pub struct Map {
     /// Accesses by address, from the lowest up, and time.
     pub cells: Vec<Vec<f64>>,
-    /// The working set by the paper's definition (§3.1): pages touched in 50 ms at the speed of
-    /// the fast tier, on average, in GB. In pages of 4 KiB, of which each region has 512 that
-    /// are touched evenly,
+    /// The working set by the paper's definition (§3.1), in GB: pages touched in 50 ms at the speed
+    /// of the fast tier, on average. Pages are of 4 KiB; each region has 512 that are touched
+    /// evenly.
     pub wss_gb: f64,
-    /// and in regions of 2 MiB.
+    /// The working set in regions of 2 MiB, by the same definition, in GB.
     pub regions_gb: f64,
 }
 
-/// Expected number of pages of one region that so many evenly spread accesses touch.
+/// Expected number of pages of one region that `accesses` evenly spread accesses touch.
 fn pages_met(accesses: f64) -> f64 {
     PAGES * (1.0 - (1.0 - 1.0 / PAGES).powf(accesses))
 }
@@ -360,7 +360,7 @@ mod tests {
         }
     }
 
-    /// One access meets one page, the second another but once in 512 times.
+    /// The first access meets one page; the second meets another but once in 512 times.
     #[test]
     fn pages_are_met_by_chance() {
         assert!((pages_met(1.0) - 1.0).abs() < 1e-9 && pages_met(0.0) == 0.0);

@@ -8,23 +8,23 @@ use crate::reproduce::study::{Done, Run, SAMPLE_PERIOD, WINDOWS};
 use crate::reproduce::{Options, parallel};
 use anyhow::Result;
 
-/// Those that the paper compares, Jenga first.
+/// Systems that the paper compares, Jenga first.
 const PAPERS: [&str; 7] =
     ["jenga", "memtis-qc", "memtis", "hybridtier", "tpp", "nomad", "autonuma"];
-/// Others, for the reader.
+/// Other systems, for the reader.
 const OTHERS: [&str; 4] = ["hemem", "first-touch", "terrace", "oracle"];
-/// Which learn from hint faults.
+/// Systems that learn from hint faults.
 const HINTING: [&str; 3] = ["tpp", "nomad", "autonuma"];
 /// The larger fast tier of §3.1.
 const LARGE_GB: f64 = 16.0;
-/// By so much a number of the paper's may differ that depends on the applications.
+/// Share by which a number of the paper's may differ that depends on the applications.
 const WITHIN: f64 = 0.2;
 /// Ratio of run times from which a system counts as better than another. One that is behind by less
 /// counts as equally good.
 const CLEARLY: f64 = 1.02;
 
-/// Under which the headlines are looked at again: real accesses from one sample to the next, and
-/// what a move costs.
+/// Conditions under which the headlines are looked at again: real accesses from one sample to the
+/// next, and what a move costs.
 const CONDITIONS: [(&str, f64, f64); 5] = [
     ("one sample in 1009", 1009.0, 1.0),
     ("one sample in 50,021", 50_021.0, 1.0),
@@ -68,7 +68,7 @@ impl Results {
         self.get(program.name, by_context(program, system), &Run::of(system, fast_gb))
     }
 
-    /// Its speed over Jenga's.
+    /// Speed of a system over Jenga's.
     fn speed(&self, program: &Program, system: &'static str, fast_gb: f64) -> f64 {
         self.system(program, "jenga", fast_gb).seconds
             / self.system(program, system, fast_gb).seconds
@@ -198,7 +198,7 @@ fn maps(options: &Options) -> Result<Vec<Map>> {
     )
 }
 
-/// Those of the wanted ones that are here.
+/// The wanted figures that this file has.
 pub fn figures(wanted: &[&'static str], options: &Options) -> Result<Vec<Figure>> {
     let maps = if ["jenga-fig1", "jenga-fig7"].iter().any(|id| wanted.contains(id)) {
         maps(options)?

@@ -1,4 +1,4 @@
-//! Room by eviction: what was not used lately goes first.
+//! Room by eviction: items that were not used lately go first.
 
 use std::ptr;
 
@@ -6,11 +6,11 @@ use super::reclaim::fit_in_fewer;
 use super::{Context, KINDS, MERGED, Segments, State, Unit};
 use crate::store::item::{Header, Item};
 
-/// How many entries at the queue's front are looked through for segments to merge.
+/// Number of entries at the queue's front that are searched for segments to merge.
 const OLDEST: usize = 64;
 
 impl Segments {
-    /// Evicts until so many more bytes can be used.
+    /// Evicts until `bytes` more bytes can be used.
     pub(super) fn make_room(
         &self,
         state: &mut State,
@@ -82,7 +82,7 @@ impl Segments {
         victims
     }
 
-    /// Frees a large item, unless it was used lately. Gives whether it is gone; if not, it stands
+    /// Frees a large item, unless it was used lately. Returns whether it is gone; if not, it stands
     /// at the queue's back.
     pub(super) fn evict_large(
         &self,
@@ -107,8 +107,8 @@ impl Segments {
         let hash = unsafe { (*at.cast::<Header>()).hash };
         let guard = context.index.lock(hash);
         let Some(slot) = guard.find(hash, |other| ptr::eq(other, at)) else {
-            // It is on its way into the index, or out of it: then the thread that took it out frees
-            // it.
+            // The item is on its way into the index, or out of it. In the latter case the thread
+            // that took it out frees it.
             state.queue.push_back(unit);
             return false;
         };
@@ -130,7 +130,7 @@ impl Segments {
         true
     }
 
-    /// Merges segments into new ones, one fewer at most. What was not used is dropped.
+    /// Merges segments into new ones, at least one fewer. Items that were not used are dropped.
     fn merge(&self, state: &mut State, victims: &[usize], context: Context<'_>) {
         let live: usize = victims.iter().map(|&segment| self.live(segment)).sum();
         let keep_all = fit_in_fewer(victims.len(), live);
@@ -150,7 +150,7 @@ impl Segments {
         }
     }
 
-    /// Copies an item into an open segment, or drops it. Gives its size.
+    /// Copies an item into an open segment, or drops it. Returns its size.
     fn move_or_drop(
         &self,
         state: &mut State,
@@ -186,10 +186,10 @@ impl Segments {
         size
     }
 
-    /// Room for an item that moves: in the open segment of its kind, in a new one of it while any
-    /// may be opened, or in that of another kind.
+    /// Finds room for an item that moves. It is in the open segment of its kind, in a new one while
+    /// any may be opened, or in that of another kind.
     ///
-    /// What fits into one fewer segment by [`fit_in_fewer`] finds room with two kinds, too: where
+    /// What fits into one fewer segment by [`fit_in_fewer`] finds room with two kinds, too. Where
     /// none is left for an item, both of the last segments have less room than it needs.
     fn room(
         &self,

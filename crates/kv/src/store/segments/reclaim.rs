@@ -1,4 +1,4 @@
-//! Memory that is won back without losing a live item.
+//! Reclaims memory without losing a live item.
 
 use std::cmp::Reverse;
 use std::ptr;
@@ -6,15 +6,15 @@ use std::ptr;
 use super::{Context, MERGED, SEGMENT, SMALL_MAX, Segments, State, Unit};
 use crate::store::item::{Header, Item};
 
-/// How many segments are merged at once where nothing may be evicted.
+/// Number of segments merged at once where nothing may be evicted.
 const COMPACTED: usize = 8;
-/// How many entries at the queue's back are looked through for segments with much garbage.
+/// Number of entries at the queue's back that are searched for segments with much garbage.
 const NEWEST: usize = 1024;
-/// How many entries of the queue are swept at once.
+/// Number of entries of the queue swept at once.
 const SWEPT: usize = 128;
-/// How many entries of the queue may be swept in vain within a second.
+/// Maximum number of entries of the queue swept in vain within a second.
 const SWEPT_IN_SECOND: usize = 2048;
-/// How many entries of the queue's front are asked whether they are dead.
+/// Number of entries at the queue's front that are checked for dead items.
 const DEAD_PROBES: usize = 2;
 
 impl Segments {
@@ -57,7 +57,7 @@ impl Segments {
         Some(sparse.into_iter().map(|(_, segment, _)| segment).collect())
     }
 
-    /// Forgets dead items of some entries of the queue, which then stand at its back. Gives
+    /// Forgets dead items of some entries of the queue, which then stand at its back. Returns
     /// whether there was one.
     pub(super) fn sweep(&self, state: &mut State, context: Context<'_>) -> bool {
         let reason = (context.now, context.flushed.cas);
@@ -85,7 +85,7 @@ impl Segments {
         found
     }
 
-    /// Takes the dead items of a segment out of the index. Gives whether there was one.
+    /// Removes the dead items of a segment from the index. Returns whether there was one.
     fn forget_dead(&self, segment: usize, context: Context<'_>) -> bool {
         let length = self.length(segment);
         let (mut offset, mut found) = (0, false);
@@ -118,7 +118,7 @@ impl Segments {
             let Some(&Unit::Large(pointer, number)) = state.queue.front() else { return };
             state.queue.pop_front();
             if !self.evict_large(state, pointer, number, context, true) {
-                // It stays the oldest.
+                // The item stays the oldest.
                 if let Some(unit) = state.queue.pop_back() {
                     state.queue.push_front(unit);
                 }
@@ -128,7 +128,7 @@ impl Segments {
     }
 }
 
-/// Whether what lives in some segments fits into one segment less, in any order.
+/// Whether the live items of some segments fit into one segment less, in any order.
 pub(super) fn fit_in_fewer(segments: usize, live: usize) -> bool {
     match segments {
         0 | 1 => live == 0,

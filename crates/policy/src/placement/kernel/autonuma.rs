@@ -1,17 +1,18 @@
 //! The kernel's NUMA balancing, as the tiering papers compare with it, and as it is today.
 //!
 //! **`autonuma`**: ordinary balancing of a machine whose slow memory is a node without CPUs (Jenga
-//! §7: "AutoNUMA does not have a page demotion mechanism"). The scan of [`kernel`](crate::placement::kernel) arms pages of
-//! both nodes, and the first fault on one of the slow node promotes it if there is room above the
-//! high watermark. Choices: the period of the scan is not adapted, and a page comes up at its first
-//! fault, whereas the kernel asks for two in a row from the same node unless the process is new.
+//! §7: "AutoNUMA does not have a page demotion mechanism"). The scan of
+//! [`kernel`](crate::placement::kernel) arms pages of both nodes. The first fault on one of the
+//! slow node promotes it if there is room above the high watermark. Choices: the period of the scan
+//! is not adapted, and a page comes up at its first fault. The kernel asks for two in a row from
+//! the same node unless the process is new.
 //!
 //! **`autonuma-6`**: memory tiering (`numa_balancing` = 2, `demotion_enabled`) since Linux 6.1,
 //! from `should_numa_migrate_memory` and what it calls in `kernel/sched/fair.c`. Only the slow node
 //! is armed. A page is hot if the time from its arming to its fault is less than a threshold:
 //!
 //! - it is 1 s at first. Each minute it is lowered by ⅛ s if more than 110 % of the *rate limit*
-//!   were hot in it, and raised by as much, up to 2 s, if less than 90 % were. The limit is 65536
+//!   were hot in it. It is raised by as much if less than 90 % were, up to 2 s. The limit is 65536
 //!   MB/s unless it is set, so that in practice the threshold rises;
 //! - while as much as the greater of 1 GB and a sixteenth of the node is free, every page that
 //!   faults comes up;
@@ -41,7 +42,7 @@ pub struct Config {
 pub const CONFIG: Config =
     Config { kernel: kernel::Config { scan_fast: true, ..kernel::CONFIG }, high: kernel::HIGH };
 
-/// What can be set.
+/// Parameters that can be set.
 pub const SETTINGS: &[Setting<Config>] = &[
     Setting {
         knob: Knob { name: "scan", about: "what is armed in one scan", kind: Kind::Bytes },
@@ -145,9 +146,9 @@ pub struct TieringConfig {
     pub adapt_ns: u64,
     /// What may come up, bytes a second.
     pub bytes_per_s: f64,
-    /// A second, in which the limit is kept.
+    /// Length of the second in which the limit is kept, ns.
     pub second_ns: u64,
-    /// Every page that faults comes up while so many bytes are free, and a sixteenth of the tier.
+    /// Every page that faults comes up while this many bytes are free, and a sixteenth of the tier.
     pub enough_bytes: f64,
     /// The distance of the watermarks, as a share of the fast tier.
     pub watermarks: f64,
@@ -164,7 +165,7 @@ pub const TIERING: TieringConfig = TieringConfig {
     watermarks: 0.001,
 };
 
-/// What can be set.
+/// Parameters that can be set.
 pub const TIERING_SETTINGS: &[Setting<TieringConfig>] = &[
     Setting {
         knob: Knob { name: "scan", about: "what is armed in one scan", kind: Kind::Bytes },
@@ -246,7 +247,7 @@ pub const TIERING_SETTINGS: &[Setting<TieringConfig>] = &[
 pub struct Tiering {
     config: TieringConfig,
     kernel: Kernel,
-    /// µs, of which there are an hour's before they begin again.
+    /// Time at which each unit was armed, µs modulo 2³² (71 minutes).
     armed_us: Vec<u32>,
     threshold_ns: u64,
     /// Hot base pages so far; those before this second began, and before this period of
@@ -284,12 +285,12 @@ impl Tiering {
         (self.kernel.now_ns() / 1000) as u32
     }
 
-    /// So many distances of watermarks.
+    /// The given number of distances of watermarks, base units.
     fn watermark(&self, times: f64) -> u32 {
         part(self.kernel.capacity(), times * self.config.watermarks)
     }
 
-    /// Base units that may come up in so long.
+    /// Base units that may come up in the given time.
     fn limit(&self, ns: u64) -> f64 {
         self.config.bytes_per_s * ns as f64 / 1e9 / self.config.kernel.unit_bytes
     }
@@ -311,7 +312,7 @@ impl Tiering {
         }
     }
 
-    /// Counts one more hot page, of so many base pages. False if it may not come up in this second.
+    /// Counts one more hot page, of `size` base pages. False if it may not come up in this second.
     fn within_limit(&mut self, size: u32) -> bool {
         let now = self.kernel.now_ns();
         self.hot += u64::from(size);

@@ -1,12 +1,12 @@
-//! What TPP, Nomad and the kernel's own tiering have in common: they learn of accesses to the slow
-//! tier by *hint faults* on what a *scan* armed, and make room in the fast one by *reclaim*.
+//! What TPP, Nomad and the kernel's own tiering have in common. They learn of accesses to the slow
+//! tier by *hint faults* on what a *scan* armed. They make room in the fast one by *reclaim*.
 //!
 //! - **Scan** (`task_numa_work` in `kernel/sched/fair.c`). Once a second the next 256 MB of the
-//!   program are armed, in the order of addresses (here of units, which come into being in about
-//!   that order), and a second after the program began for the first time. A stretch in which
+//!   program are armed, for the first time a second after the program began. They come in the order
+//!   of addresses (here of units, which come into being in about that order). A stretch in which
 //!   nothing could be armed does not count, but for no more than eight of them. At the end of
-//!   memory it begins again with the next second. In the tiering modes the fast tier is left out,
-//!   and the second is never adapted, because faults on the slow tier do not enter the statistics
+//!   memory it begins again with the next second. In the tiering modes the fast tier is left out.
+//!   There the second is never adapted, because faults on the slow tier do not enter the statistics
 //!   that adapt it.
 //! - **Reclaim** (`mm/vmscan.c` since Linux 5.9). Pages of the fast tier are in an *inactive* and
 //!   an *active* list, new ones in the first. The page that has been inactive longest is evicted if
@@ -15,18 +15,21 @@
 //!   active ones, the one that has been active longest becomes inactive, touched or not.
 //!
 //! Reclaim runs beside the program, and makes room while faults come. Here it does so when it is
-//! asked for moves, so that a promotion which finds no room waits for the next time, as if that
-//! room had come at once: [`Config::waits`]. Without it, such a page has to fault again, as one
-//! does in the kernel that comes faster than room is made.
+//! asked for moves. So a promotion which finds no room waits for the next time, as if that room had
+//! come at once: [`Config::waits`]. Without it, such a page has to fault again. In the kernel that
+//! is so for a page that comes faster than room is made.
 //!
-//! Huge pages are units of 512 base units beside base pages of one: one fault for all of it, one
-//! look of reclaim; scans, lists and room count base pages, as the kernel's do, and a promotion
-//! needs as much room above the watermark as its page takes.
+//! Huge pages are units of 512 base units beside base pages of one. There is one fault for all of
+//! it, and one look of reclaim. Scans, lists and room count base pages, as the kernel's do. A
+//! promotion needs as much room above the watermark as its page takes.
 //!
-//! Choices: reclaim looks at pages one at a time, where the kernel isolates 32; it goes round twice
-//! at most each time it is asked for room, where the kernel gives up by priorities; the slow tier
-//! has no reclaim, as there is room for all; the multi-generation LRU, which some distributions
-//! turn on, is not here.
+//! Choices:
+//!
+//! - reclaim looks at pages one at a time, where the kernel isolates 32;
+//! - it goes round twice at most each time it is asked for room, where the kernel gives up by
+//!   priorities;
+//! - the slow tier has no reclaim, as there is room for all;
+//! - the multi-generation LRU, which some distributions turn on, is not here.
 
 pub mod autonuma;
 pub mod nomad;
@@ -69,17 +72,17 @@ pub const CONFIG: Config = Config {
 
 const PRESENT: u8 = 1;
 const FAST: u8 = 2;
-/// Met once while inactive.
+/// Bit: the unit was met once while inactive.
 const REFERENCED: u8 = 4;
 const ACTIVE: u8 = 8;
-/// Its next access is going to be told.
+/// Bit: the unit's next access is going to be told.
 const ARMED: u8 = 16;
-/// It is to come up when there is room.
+/// Bit: the unit is to come up when there is room.
 const WAITS: u8 = 32;
 
 const INACTIVE_LIST: usize = 0;
 const ACTIVE_LIST: usize = 1;
-/// To be demoted, and asked for in the last decision.
+/// List of units to be demoted, and asked for in the last decision.
 const ASKED_LIST: usize = 2;
 
 /// Where units are, which of the fast tier were used of late, and which are armed: 10 bytes and a
@@ -108,7 +111,7 @@ pub struct Kernel {
 /// besides the minimum.
 pub const HIGH: f64 = 0.002;
 
-/// So many base units of a tier, rounded up.
+/// Base units of a share of a tier, rounded up.
 pub fn part(capacity: u32, share: f64) -> u32 {
     (f64::from(capacity) * share).ceil() as u32
 }
@@ -174,7 +177,7 @@ impl Kernel {
         }
     }
 
-    /// It is no more.
+    /// A unit is gone.
     pub fn gone(&mut self, unit: UnitId) {
         if self.is(unit, PRESENT) {
             self.leave(unit);
@@ -183,7 +186,7 @@ impl Kernel {
         }
     }
 
-    /// It moved.
+    /// A unit moved.
     pub fn moved(&mut self, unit: UnitId, to: Place) {
         if !self.is(unit, PRESENT) {
             return;
@@ -237,7 +240,7 @@ impl Kernel {
         }
     }
 
-    /// It is so late.
+    /// Tells the time, ns since the beginning.
     pub fn at(&mut self, now_ns: u64) {
         self.now_ns = now_ns;
     }
@@ -258,12 +261,12 @@ impl Kernel {
         (marks & PRESENT != 0).then_some(if marks & FAST != 0 { Place::Fast } else { Place::Slow })
     }
 
-    /// Its base units.
+    /// Size of a unit, base units.
     pub fn size(&self, unit: UnitId) -> u32 {
         self.sizes.of(unit)
     }
 
-    /// Whether it counts as in use.
+    /// Whether a unit counts as in use.
     pub fn is_active(&self, unit: UnitId) -> bool {
         self.is(unit, ACTIVE)
     }
@@ -273,7 +276,7 @@ impl Kernel {
         self.capacity.saturating_sub(self.fast)
     }
 
-    /// Whether a unit can come up and leave so much free.
+    /// Whether a unit can come up and leave `high` base units free.
     pub fn has_room(&self, unit: UnitId, high: u32) -> bool {
         self.free().checked_sub(high).is_some_and(|room| room >= self.size(unit))
     }
@@ -291,7 +294,7 @@ impl Kernel {
         }
     }
 
-    /// It becomes active the second time (`mark_page_accessed`).
+    /// Marks a unit of the slow tier. It becomes active the second time (`mark_page_accessed`).
     pub fn mark_accessed(&mut self, unit: UnitId) {
         if self.is(unit, REFERENCED) {
             self.activate(unit);
@@ -307,8 +310,8 @@ impl Kernel {
         }
     }
 
-    /// A unit of the slow tier is to come up, and leave so much free. True if it can; otherwise it
-    /// may wait.
+    /// A unit of the slow tier is to come up, and leave `high` base units free. True if it can;
+    /// otherwise it may wait.
     pub fn promotes(&mut self, unit: UnitId, high: u32) -> bool {
         let room = self.has_room(unit, high);
         if !room && self.config.waits && !self.is(unit, WAITS) {
@@ -384,8 +387,8 @@ impl Kernel {
         part(self.capacity, demotion).max(2 * part(self.capacity, high)).min(self.capacity)
     }
 
-    /// Those that wait and come up first, as many as have so many base units together at most: how
-    /// many, and how large together.
+    /// Units that wait and come up first, with at most `at_most` base units together: how many, and
+    /// how large together.
     fn first_waiting(&self, at_most: u32) -> (usize, u32) {
         let (mut count, mut together) = (0, 0);
         for unit in &self.waiting {
@@ -399,7 +402,7 @@ impl Kernel {
         (count, together)
     }
 
-    /// Asks for demotions until so many base units are free, and for the promotion of those that
+    /// Asks for demotions until `target` base units are free. Asks for the promotion of units that
     /// wait, with room made for each.
     pub fn make_room(&mut self, target: u32, room: Room, moves: &mut Vec<Move>) {
         let free = room.capacity.saturating_sub(room.used);
@@ -421,8 +424,8 @@ impl Kernel {
         }
     }
 
-    /// Asks for the demotion of so many base units, of `at_most` in all, as far as they are found.
-    /// How many it asks for: the last unit may be larger than what was wanted still.
+    /// Asks for the demotion of `wanted` base units, of `at_most` in all, as far as they are found.
+    /// The number that it asks for: the last unit may be larger than what was wanted still.
     fn reclaim(&mut self, wanted: u32, at_most: u32, moves: &mut Vec<Move>) -> u32 {
         let wanted = wanted.min(at_most);
         let mut asked = 0;
@@ -473,7 +476,7 @@ mod tests {
 
     const SECOND: u64 = 1_000_000_000;
 
-    /// So many units, of which the first are in the fast tier; a scan arms 4.
+    /// The given number of units, of which the first `fast` are in the fast tier; a scan arms 4.
     fn kernel(units: u32, fast: u32) -> Kernel {
         let mut kernel = Kernel::new(Config { unit_bytes: 1.0, scan_bytes: 4.0, ..CONFIG });
         (0..units).for_each(|unit| {

@@ -1,26 +1,28 @@
-//! Nomad (Xiang et al., OSDI 2024): TPP's demotion, promotions that do not stop the program, and a
-//! copy of what was promoted that stays in the slow tier.
+//! Nomad (Xiang et al., OSDI 2024): TPP's demotion, and promotions that do not stop the program. A
+//! copy of what was promoted stays in the slow tier.
 //!
-//! [`kernel`](crate::placement::kernel) has the scan and the reclaim; 2 % of the fast tier are kept free as in
-//! [`tpp`](crate::placement::kernel::tpp).
+//! [`kernel`](crate::placement::kernel) has the scan and the reclaim; 2 % of the fast tier are kept
+//! free as in [`tpp`](crate::placement::kernel::tpp).
 //!
 //! - **Which pages are promoted** (`decide_queue_page`). A hint fault puts its page into a list of
-//!   candidates, after looking through those that are there already: one that is active goes into
-//!   the queue of promotions, others are marked accessed, which makes them active the second time,
-//!   and those that were there for more than 20 faults are dropped. So a page needs one fault of
-//!   its own, and three of others after it.
+//!   candidates, after looking through those that are there already. A candidate that is active
+//!   goes into the queue of promotions. Others are marked accessed, which makes them active the
+//!   second time, and dropped once they were there for more than 20 faults. So a page needs one
+//!   fault of its own, and three of others after it.
 //! - **How.** The queue, of 512 at most, is worked off in the background. The page stays mapped
 //!   while it is copied; one that was written meanwhile is given up and comes later. What finds no
 //!   room is dropped.
 //! - **Shadows.** The page's old copy is kept, and the page is write-protected. As long as nothing
 //!   writes to it, its demotion only maps the old copy again.
 //!
-//! From the published code: the above, but for the tests of accessed bits of candidates, which are
-//! always set by the access that faulted, and the giving back of shadows, as there is room for all.
-//! Choices: what moves take, as multiples of what they take others ([`Config`]:
-//! a half for promotions and a tenth for demotions, assumed and not measured); a unit that is
-//! written is never given up, because whether it is written in the moment of the copy is not known
-//! ([`Config::abort_if_written`] is the other extreme).
+//! From the published code: the above, without two things. Accessed bits of candidates are not
+//! tested, as the access that faulted always set them. Shadows are not given back, as there is room
+//! for all.
+//!
+//! Choices: what moves take, as multiples of what they take others ([`Config`]), a half for
+//! promotions and a tenth for demotions, assumed and not measured. A unit that is written is never
+//! given up: whether it is written in the moment of the copy is not known. The other extreme is
+//! [`Config::abort_if_written`].
 
 use crate::placement::kernel::{self, Kernel};
 use crate::placement::{Move, Place, PlacementPolicy, Reason, Room, Senses, UnitId};
@@ -57,7 +59,7 @@ pub const CONFIG: Config = Config {
     abort_if_written: false,
 };
 
-/// What can be set.
+/// Parameters that can be set.
 pub const SETTINGS: &[Setting<Config>] = &[
     Setting {
         knob: Knob { name: "scan", about: "what is armed in one scan", kind: Kind::Bytes },
@@ -138,7 +140,7 @@ pub struct Nomad {
     shadowed: Vec<u64>,
     /// Units that were written since the last decision.
     written: Vec<u64>,
-    /// The latest first.
+    /// Candidates for promotion, the latest first.
     candidates: VecDeque<UnitId>,
     queue: VecDeque<UnitId>,
 }

@@ -1,15 +1,17 @@
 //! TPP (Maruf et al., ASPLOS 2023): a page of the slow tier comes up when a hint fault finds it
-//! active, and room is kept free for it ahead of time.
+//! active. Room is kept free for it ahead of time.
 //!
-//! [`kernel`](crate::placement::kernel) has the scan and the reclaim. A hint fault on a page that is not active makes it so,
-//! and the next one promotes it, if more is free than the *high* watermark. Whenever less than 2 %
-//! of the fast tier is free (`demote_scale_factor` 200, and at least twice the high watermark),
-//! pages are demoted until as much is; what is demoted faults at its next access.
+//! [`kernel`](crate::placement::kernel) has the scan and the reclaim. A hint fault on a page that
+//! is not active makes it so. The next one promotes it, if more is free than the *high* watermark.
+//! When less than 2 % of the fast tier is free, pages are demoted until as much is. (That is
+//! `demote_scale_factor` 200, and at least twice the high watermark.) What is demoted faults at its
+//! next access.
 //!
-//! From the published patch (as the authors of Nomad keep it, for Linux 5.13): all of that, and the
-//! high watermark of the kernel, 0.2 % above the minimum. In the patch a first fault only marks a
-//! page *referenced* unless it was already, so that up to three are needed:
-//! [`Config::referenced_first`]; the paper, and others who compare with it (Jenga §2.2.1), say two.
+//! All of that is from the published patch, as the authors of Nomad keep it, for Linux 5.13. So is
+//! the high watermark of the kernel, 0.2 % above the minimum. In the patch a first fault only marks
+//! a page *referenced* unless it was already, so that up to three are needed:
+//! [`Config::referenced_first`]. The paper says two, and so do papers that compare with it (Jenga
+//! §2.2.1).
 //!
 //! Choices: the scan keeps its second, which that kernel adapts between 60 s and, for 20 GB, a
 //! tenth; new pages go where the simulation puts them (in TPP as long as the minimum is free).
@@ -25,7 +27,7 @@ pub struct Config {
     pub kernel: kernel::Config,
     /// The share of the fast tier that demotion keeps free.
     pub demotion: f64,
-    /// Promotions leave this share of it free.
+    /// Promotions leave this share of the fast tier free.
     pub high: f64,
     /// A page's first fault only marks it, and the second one makes it active.
     pub referenced_first: bool,
@@ -39,7 +41,7 @@ pub const CONFIG: Config = Config {
     referenced_first: false,
 };
 
-/// What can be set.
+/// Parameters that can be set.
 pub const SETTINGS: &[Setting<Config>] = &[
     Setting {
         knob: Knob { name: "scan", about: "what is armed in one scan", kind: Kind::Bytes },

@@ -1,17 +1,17 @@
 //! Least recently used: what was met last is in the fast tier. No paper's proposal, but what
 //! recency alone comes to, by which the others can be judged.
 //!
-//! A unit that was met comes up into free room, or into the place of those that were met longest
-//! ago, if all of them were before it. It sees samples, and so is blind to what was touched between
-//! two of them.
+//! A unit that was met comes up into free room. Else it takes the place of units that were met
+//! longest ago, if all of them were met before it. The policy sees samples, and so is blind to what
+//! was touched between two of them.
 
 use crate::placement::lists::Lists;
 use crate::placement::sizes::Sizes;
 use crate::placement::{Move, Place, PlacementPolicy, Reason, Room, UnitId};
 
-/// Those of the fast tier, met longest ago first.
+/// List of units of the fast tier, met longest ago first.
 const FAST: usize = 0;
-/// Those of the slow tier, met last first.
+/// List of units of the slow tier, met last first.
 const SLOW: usize = 1;
 
 /// The policy: 17 bytes a unit.
