@@ -437,7 +437,7 @@ impl FromStr for Allocator {
             "context" => Ok(Allocator::Context),
             "system" => Ok(Allocator::System),
             other => Err(SettingError(format!(
-                "`{other}` is no allocator: write size, context (objects go by who allocates them) or system (the program's own)"
+                "`{other}` is no allocator: write size, context (objects go by calling context) or system (the program's own)"
             ))),
         }
     }
