@@ -1,5 +1,6 @@
 //! Where the time of a fault goes, from the instruction that touches an evicted page to the next
-//! one. It is measured step by step, with everything on one CPU and on two. Likewise for an
+//! one. It is measured step by step, with everything on one CPU, and with two CPUs for all of it,
+//! where the scheduler wakes the thread on whichever is idle. Likewise for an
 //! eviction; beside both, zram's total.
 
 use crate::machine::terrace;
@@ -48,7 +49,7 @@ fn one(cpus: &str, report: Option<&str>) -> anyhow::Result<Value> {
 /// Runs every side `repeats` times.
 pub fn run(repeats: usize) -> anyhow::Result<()> {
     println!(
-        "Steps of a fault, 64 MiB in random order, lz4, medians of {repeats} interleaved runs (µs, median / p99):\n"
+        "Steps of a fault, 64 MiB in random order, lz4, medians of {repeats} interleaved runs (µs, median / p99 / mean):\n"
     );
     let file = tempfile::NamedTempFile::new()?;
     let path = file.path().to_string_lossy().into_owned();
@@ -79,32 +80,24 @@ pub fn run(repeats: usize) -> anyhow::Result<()> {
                 .collect::<Vec<_>>(),
         )
     };
-    let mut json = json!({ "repeats": repeats });
-    println!("{:36}{:>16}{:>16}", "", PLACES[0].0, PLACES[1].0);
-    for (step, what) in FAULT {
-        let cells =
-            ours.each_ref().map(|runs| (of(runs, step, "p50_us"), of(runs, step, "p99_us")));
-        println!(
-            "{what:36}{}",
-            cells.map(|(p50, p99)| format!("{:>16}", format!("{p50:.2} / {p99:.1}"))).concat()
-        );
-        for ((place, _), (p50, p99)) in PLACES.iter().zip(cells) {
-            json[place][step] = json!({ "p50_us": p50, "p99_us": p99 });
+    let tell = |runs: &[Vec<Value>; 2], step: &str, what: &str, key: &str, json: &mut Value| {
+        print!("{what:36}");
+        for ((place, _), runs) in PLACES.iter().zip(runs) {
+            let [p50, p99, mean] =
+                ["p50_us", "p99_us", "mean_us"].map(|which| of(runs, step, which));
+            print!("{:>22}", format!("{p50:.2} / {p99:.1} / {mean:.2}"));
+            json[place][key] = json!({ "p50_us": p50, "p99_us": p99, "mean_us": mean });
         }
+        println!();
+    };
+    let mut json = json!({ "repeats": repeats });
+    println!("{:36}{:>22}{:>22}", "", PLACES[0].0, PLACES[1].0);
+    for (step, what) in FAULT {
+        tell(&ours, step, what, step, &mut json);
     }
     match &missing {
         None => {
-            let cells = theirs
-                .each_ref()
-                .map(|runs| (of(runs, "total", "p50_us"), of(runs, "total", "p99_us")));
-            println!(
-                "{:36}{}",
-                "zram lz4, total",
-                cells.map(|(p50, p99)| format!("{:>16}", format!("{p50:.2} / {p99:.1}"))).concat()
-            );
-            for ((place, _), (p50, p99)) in PLACES.iter().zip(cells) {
-                json[place]["zram_total"] = json!({ "p50_us": p50, "p99_us": p99 });
-            }
+            tell(&theirs, "total", "zram lz4, total", "zram_total", &mut json);
         }
         Some(why) => {
             println!("no zram side: {why}");

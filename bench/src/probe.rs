@@ -228,7 +228,6 @@ pub fn time_touches() -> anyhow::Result<()> {
     let memory = map(REGION);
     fill(memory, REGION);
     std::thread::sleep(std::time::Duration::from_millis(300));
-    stay_on_last_cpu();
     let pages = REGION / PAGE;
     let order = shuffled(0..pages);
     let mut steps: Vec<(&str, Histogram<u64>)> = Vec::new();
@@ -271,26 +270,13 @@ pub fn time_touches() -> anyhow::Result<()> {
     let mut figures = json!({ "page_out": { "us": crate::results::median(&out_ns[1..]) / 1e3 } });
     for (name, histogram) in &steps {
         let us = |q| histogram.value_at_quantile(q) as f64 / 1e3;
-        figures[*name] = json!({ "p50_us": us(0.5), "p99_us": us(0.99), "count": histogram.len() });
+        figures[*name] = json!({
+            "p50_us": us(0.5), "p99_us": us(0.99), "mean_us": histogram.mean() / 1e3,
+            "count": histogram.len(),
+        });
     }
     println!("{figures}");
     Ok(())
-}
-
-/// Keeps this thread on the last CPU that it may run on, if there are several.
-fn stay_on_last_cpu() {
-    // SAFETY: sets of CPUs are plain bits; the calls read and write one of this thread's own.
-    unsafe {
-        let mut allowed: libc::cpu_set_t = std::mem::zeroed();
-        libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut allowed);
-        if let Some(last) =
-            (0..libc::CPU_SETSIZE as usize).rev().find(|cpu| libc::CPU_ISSET(*cpu, &allowed))
-        {
-            let mut only: libc::cpu_set_t = std::mem::zeroed();
-            libc::CPU_SET(last, &mut only);
-            libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &only);
-        }
-    }
 }
 
 /// How threads touch a region.

@@ -51,7 +51,10 @@ def fault_steps():
     }
     figures = read("fault-steps")
     one, two = figures["one CPU"], figures["two CPUs"]
-    rows = [[shown, f"{one[step]['p50_us']:.1f} µs", f"{two[step]['p50_us']:.1f} µs"] for step, shown in steps.items()]
+    means = lambda step: [f"{place[step]['mean_us']:.1f} µs" if "mean_us" in place[step] else "" for place in (one, two)]
+    rows = [
+        [shown, f"{one[step]['p50_us']:.1f} µs", f"{two[step]['p50_us']:.1f} µs", *means(step)] for step, shown in steps.items()
+    ]
     eviction = {
         "scan_us": "scan",
         "move_us": "move",
@@ -70,7 +73,7 @@ def fault_steps():
         command="sudo cargo run --release -p terrace-bench -- fault-steps",
         files=["fault-steps"],
         tables=[
-            ("A fault, medians", ["step", "one CPU", "two CPUs"], rows),
+            ("A fault", ["step", "one CPU, median", "two CPUs, median", "one CPU, mean", "two CPUs, mean"], rows),
             (
                 "An eviction, a page",
                 ["step", "time"],

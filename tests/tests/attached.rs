@@ -304,23 +304,48 @@ fn a_program_that_maps_discards_moves_and_forks_reads_what_it_wrote() {
     target.ends_well();
 }
 
+/// A static Go program, built once; `None` without Go, which is said.
+fn go_program() -> Option<PathBuf> {
+    static PROGRAM: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let build = || {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/attached.go");
+        let program = target_directory().join("terrace-programs/attached-go");
+        let built = Command::new("go")
+            .env("CGO_ENABLED", "0")
+            .env("GOFLAGS", "-buildvcs=false")
+            .args(["build", "-o"])
+            .args([&program, &source])
+            .output();
+        match built {
+            Err(error) => skip("a Go program", &format!("go cannot be run: {error}")),
+            Ok(output) => drop(told(output)),
+        }
+        program.exists().then_some(program)
+    };
+    PROGRAM.get_or_init(build).clone()
+}
+
+/// A program for musl, built once; `None` without its compiler, which is said.
+fn musl_program() -> Option<PathBuf> {
+    static PROGRAM: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let build = || {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/attached.c");
+        let program = target_directory().join("terrace-programs/attached-musl");
+        match Command::new("musl-gcc").args(["-O2", "-o"]).args([&program, &source]).output() {
+            Err(error) => skip("a program for musl", &format!("no musl-gcc: {error}")),
+            Ok(output) => drop(told(output)),
+        }
+        program.exists().then_some(program)
+    };
+    PROGRAM.get_or_init(build).clone()
+}
+
 #[test]
 fn a_static_go_program_reads_what_it_wrote() {
     if !can_attach("a Go program") {
         return;
     }
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/attached.go");
-    let program = target_directory().join("terrace-programs/attached-go");
-    let built = Command::new("go")
-        .env("CGO_ENABLED", "0")
-        .env("GOFLAGS", "-buildvcs=false")
-        .args(["build", "-o"])
-        .args([&program, &source])
-        .output();
-    match built {
-        Err(error) => return skip("a Go program", &format!("go cannot be run: {error}")),
-        Ok(output) => drop(told(output)),
-    }
+    let Some(program) = go_program() else { return };
     let target = Target::start(&program, &["7200", "told"]);
     for _ in 0..2 {
         target.attach("40M");
@@ -601,13 +626,7 @@ fn a_program_for_musl_reads_what_it_wrote() {
     if !can_attach("a program for musl") {
         return;
     }
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/attached.c");
-    let program = target_directory().join("terrace-programs/attached-musl");
-    let built = Command::new("musl-gcc").args(["-O2", "-o"]).args([&program, &source]).output();
-    match built {
-        Err(error) => return skip("a program for musl", &format!("no musl-gcc: {error}")),
-        Ok(output) => drop(told(output)),
-    }
+    let Some(program) = musl_program() else { return };
     let mut target = Target::start(&program, &["7200", "told"]);
     target.attach("20M");
     target.wait_until_out(40 << 20);
@@ -1087,7 +1106,7 @@ fn killed_at_any_moment() {
     }
     let target = Target::start(&static_program(), &["7200", "stress"]);
     let mut random = Random(2);
-    let (pid, mut killed) = (target.pid(), [0; 3]);
+    let (pid, mut killed, mut stubs) = (target.pid(), [0; 3], 0);
     for _ in 0..cycles(60, 1000) {
         let mut command = Command::new(terrace_command());
         command.args(["attach", &pid, "--dram", "16M"]);
@@ -1114,13 +1133,20 @@ fn killed_at_any_moment() {
             }
         }
         let processes = ours(&target);
-        let victims = ["terrace-keeper", "terrace", "terrace-guard"];
-        let victim = victims[random.below(3) as usize];
-        // One process: while it forks, the keeper has its guard's name.
-        if let Some((process, _)) = processes.iter().find(|(_, name)| name == victim) {
+        let victims = ["terrace-keeper", "terrace", "terrace-guard", "stub"];
+        let victim = victims[random.below(4) as usize];
+        let process = if victim == "stub" {
+            // Its command line is the target's; the keeper knows it once it is there.
+            target.figures().and_then(|figures| figures["stub"].as_i64()).map(|stub| stub as i32)
+        } else {
+            // One process: while it forks, the keeper has its guard's name.
+            processes.iter().find(|(_, name)| name == victim).map(|(process, _)| *process)
+        };
+        if let Some(process) = process.filter(|process| *process > 0) {
             // SAFETY: no memory is involved; it may have ended since, and numbers go round slowly.
-            unsafe { libc::kill(*process, libc::SIGKILL) };
+            unsafe { libc::kill(process, libc::SIGKILL) };
             killed[moment as usize] += 1;
+            stubs += u32::from(victim == "stub");
         }
         attaching.wait().expect("it ends");
         // Without its command, a keeper goes on, and may have been about to attach.
@@ -1134,7 +1160,7 @@ fn killed_at_any_moment() {
         });
         wait_until_alone(&target);
     }
-    assert!(killed.iter().all(|count| *count > 0), "{killed:?}");
+    assert!(killed.iter().all(|count| *count > 0) && stubs > 0, "{killed:?}, {stubs} stubs");
     target.ends_well();
 }
 
@@ -1503,9 +1529,16 @@ fn run_attaches_where_no_library_can_come_in() {
     let direct = [program.to_str().unwrap(), "6", "idle"];
     let executes = format!("exec {} 6 idle", program.display());
     let executed = ["sh", "-c", &executes];
-    for (inject, command) in
-        [(&[][..], direct), (&["--inject"][..], direct), (&["--inject"], executed)]
-    {
+    let mut runs = vec![(&[][..], direct), (&["--inject"][..], direct), (&["--inject"], executed)];
+    // Those that a preloaded library cannot come into, as they are.
+    let (go, musl) = (go_program(), musl_program());
+    runs.extend(
+        [&go, &musl]
+            .into_iter()
+            .flatten()
+            .map(|other| (&[][..], [other.to_str().unwrap(), "6", "idle"])),
+    );
+    for (inject, command) in runs {
         let words = ["run", "--dram", "20M", "--report", report.path().to_str().unwrap()];
         let run = terrace(&[&words[..], inject, &["--"], &command].concat());
         let said = String::from_utf8_lossy(&run.stderr).into_owned();

@@ -107,6 +107,13 @@ fn what_is_shown() {
     assert!(drawn.starts_with("<svg") && drawn.contains(">anonymous"), "{drawn}");
     let wss = text(&terrace(&["report", "wss", file_name]).stdout);
     assert!(wss.contains("of the samples are in"), "{wss}");
+    // A reader that has closed its pipe, as behind `| head`, is no mistake.
+    for words in [&["report", file_name][..], &["report", "heatmap", file_name]] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let closed = Command::new(terrace_command()).args(words).stdout(writer).output().unwrap();
+        assert!(closed.status.success() && closed.stderr.is_empty(), "{words:?}: {closed:?}");
+    }
     // What is cut off is shown as far as it goes, with a word.
     let whole = std::fs::read(&file).unwrap();
     std::fs::write(&file, &whole[..whole.len() * 2 / 3]).unwrap();

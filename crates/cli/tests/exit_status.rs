@@ -271,6 +271,8 @@ fn a_closed_pipe_ends_what_prints_quietly() {
         &["config", "show"],
         &["sim", "--list"],
         &["sim", "jump", "--units", "64", "--accesses", "10K", "--policies", "hemem"],
+        &["solver", "--regions", "1000"],
+        &["status"],
     ] {
         let (reader, writer) = std::io::pipe().expect("a pipe");
         drop(reader);

@@ -3,7 +3,9 @@
 mod support;
 
 use serde_json::Value;
-use std::process::{Child, Stdio};
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 use support::{Scratch, stdout};
@@ -88,4 +90,51 @@ fn runs_are_told_while_they_live() {
     }
     second.wait().unwrap();
     assert_eq!(runs(&scratch), [Value::Null; 0]);
+}
+
+#[test]
+fn another_users_run_is_counted_and_not_shown() {
+    const NOBODY: u32 = 65534;
+    // SAFETY: no arguments.
+    if unsafe { libc::geteuid() } != 0 {
+        println!("skipped: only root becomes another user");
+        return;
+    }
+    let Some(scratch) = Scratch::new() else { return };
+    // Where that user may execute the command, and look for runs.
+    let place = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(&place, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let copy = place.path().join("terrace");
+    std::fs::copy(env!("CARGO_BIN_EXE_terrace"), &copy).unwrap();
+    let page = scratch.page(|page| page.state.store(State::Active as u32, Relaxed));
+    let mut run = scratch
+        .terrace(&["run", "--dram", "2G", "--", "sleep", "60"])
+        .env("STUB_PAGE", &page)
+        .env("XDG_RUNTIME_DIR", "/dev/shm")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let as_nobody = |words: &[&str]| {
+        let mut command = Command::new(&copy);
+        command.args(words).env_clear().uid(NOBODY).gid(NOBODY).output().unwrap()
+    };
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        let status: Value =
+            serde_json::from_slice(&as_nobody(&["status", "--json"]).stdout).unwrap();
+        assert_eq!(status["runs"].as_array().map(Vec::len), Some(0), "{status}");
+        if status["runs_of_others"].as_u64() > Some(0) {
+            break;
+        }
+        assert!(Instant::now() < deadline, "{status}");
+    }
+    let text = stdout(&as_nobody(&["status"]));
+    assert!(text.contains("only they and root can look at them"), "{text}");
+    let refused = as_nobody(&["set", &run.id().to_string(), "--dram", "1G"]);
+    assert_eq!(refused.status.code(), Some(125), "{refused:?}");
+    // SAFETY: a signal to a process that this test started.
+    unsafe { libc::kill(run.id() as i32, libc::SIGTERM) };
+    run.wait().unwrap();
 }
