@@ -180,7 +180,7 @@ enum What {
     /// (internal) the measured program of `malloc`
     #[command(hide = true)]
     MallocProgram {
-        /// Which
+        /// The test
         test: malloc::Test,
         /// How much of it
         scale: f64,

@@ -116,7 +116,7 @@ mod passed_on_to_others {
     }
 }
 
-/// Its malloc family wraps the one behind it, found by dlsym in the first call.
+/// An allocator whose malloc family wraps the one behind it, found by dlsym in the first call.
 #[test]
 fn a_program_with_a_malloc_of_its_own() {
     WRAPPED.hold("works");

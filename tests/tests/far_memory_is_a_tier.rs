@@ -151,9 +151,9 @@ fn number(value: &Value) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("{value} is no number"))
 }
 
-/// So many pages went there: not in the mean over time, of which an emulated machine may need most
-/// to fill its memory. What is far is as many bytes there as it is data, and none of it counts as
-/// DRAM.
+/// Asserts that this many pages went to the node. The mean over time is not asked for: an emulated
+/// machine may need most of it to fill its memory. What is far is as many bytes there as it is data,
+/// and none of it counts as DRAM.
 #[track_caller]
 fn expect_far(report: &Value, at_least_pages: u64) {
     let far = tier(report, "node:1");

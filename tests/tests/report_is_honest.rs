@@ -365,7 +365,7 @@ fn who_held_most_is_told_in_full() {
 }
 
 /// A program whose user is changed before it is executed (setpriv, su) cannot write its figures.
-/// Its memory counts all the same, and the report says what is not known.
+/// Memory of such a program counts all the same, and the report says what is not known.
 #[test]
 fn a_program_of_another_user_is_counted() {
     // Where that user can read it: this tree may be root's alone.

@@ -797,7 +797,7 @@ macro_rules! library_settings {
             }
 
             /// The settings as environment variables, for the program that `terrace run` starts.
-            /// Those that are the caller's own (`TERRACE_STRESS`, say) are not among them: they are
+            /// The caller's own (`TERRACE_STRESS`, say) are not among them: they are
             /// inherited as they are.
             pub fn to_environment(&self) -> Vec<(&'static str, String)> {
                 let mut variables = Vec::new();

@@ -161,7 +161,7 @@ pub unsafe extern "C" fn terrace_objects_alloc(objects: &Objects, bytes: usize) 
 /// Tells that an object is written and may be moved.
 ///
 /// # Safety
-/// As above, and `object` is NULL or from `terrace_objects_alloc`.
+/// `objects` is a heap, and `object` is NULL or from `terrace_objects_alloc`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn terrace_objects_ready(objects: &Objects, object: *mut c_void) {
     if let Some(object) = NonNull::new(object.cast()) {
@@ -173,7 +173,7 @@ pub unsafe extern "C" fn terrace_objects_ready(objects: &Objects, object: *mut c
 /// Ends an object to which no reference is left, also one that was never ready.
 ///
 /// # Safety
-/// As above, and every thread that found the object before is inside.
+/// `objects` is a heap, and every thread that found the object before is inside.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn terrace_objects_free(objects: &Objects, object: *mut c_void) {
     if let Some(object) = NonNull::new(object.cast()) {
@@ -185,7 +185,7 @@ pub unsafe extern "C" fn terrace_objects_free(objects: &Objects, object: *mut c_
 /// Counts a use of an object.
 ///
 /// # Safety
-/// As above.
+/// `objects` is a heap.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn terrace_objects_touch(objects: &Objects, object: *const c_void) {
     if let Some(object) = NonNull::new(object.cast_mut().cast()) {
@@ -196,7 +196,7 @@ pub unsafe extern "C" fn terrace_objects_touch(objects: &Objects, object: *const
 /// Sets how hot an object is, 0 to 3.
 ///
 /// # Safety
-/// As above.
+/// `objects` is a heap.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn terrace_objects_rank(objects: &Objects, object: *const c_void, heat: u8) {
     if let Some(object) = NonNull::new(object.cast_mut().cast()) {
@@ -207,7 +207,7 @@ pub unsafe extern "C" fn terrace_objects_rank(objects: &Objects, object: *const 
 /// Makes a reader, for one thread.
 ///
 /// # Safety
-/// As above.
+/// `objects` is a heap.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn terrace_objects_reader(objects: &Objects) -> *mut Reader {
     Box::into_raw(Box::new(objects.heap.reader()))
@@ -261,7 +261,7 @@ pub unsafe extern "C" fn terrace_objects_pin(
 /// Ends a pin.
 ///
 /// # Safety
-/// As above, and the pin is the caller's.
+/// `objects` is a heap, and the pin is the caller's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn terrace_objects_unpin(objects: &Objects, object: *const c_void) {
     if let Some(object) = NonNull::new(object.cast_mut().cast()) {
@@ -305,7 +305,7 @@ pub unsafe extern "C" fn terrace_objects_step(
 /// Works like `terrace_objects_step`, with the callback of the paper.
 ///
 /// # Safety
-/// As above.
+/// `objects` is a heap.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn terrace_objects_step_simple(
     objects: &Objects,
@@ -323,7 +323,7 @@ pub unsafe extern "C" fn terrace_objects_step_simple(
 /// Begins a round now; waits for a step under way.
 ///
 /// # Safety
-/// As above.
+/// `objects` is a heap.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn terrace_objects_wake(objects: &Objects) {
     if let Ok(mut consolidator) = objects.consolidator.lock() {
@@ -343,7 +343,7 @@ pub unsafe extern "C" fn terrace_objects_should_stop(slice: &Slice) -> bool {
 /// What happened so far; zeros while another thread is in a step.
 ///
 /// # Safety
-/// As above.
+/// `objects` is a heap.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn terrace_objects_counters(objects: &Objects) -> Counters {
     objects.consolidator.try_lock().map_or_else(|_| Counters::default(), |one| *one.counters())
@@ -352,7 +352,7 @@ pub unsafe extern "C" fn terrace_objects_counters(objects: &Objects) -> Counters
 /// Hot bytes ÷ bytes of hot pages, where hot is a heat of at least `least`.
 ///
 /// # Safety
-/// As above.
+/// `objects` is a heap.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn terrace_objects_utilisation(objects: &Objects, least: u8) -> f64 {
     objects.heap.utilisation(least.max(1)).share()

@@ -18,10 +18,10 @@ pub const PACKED: f64 = 1.07;
 pub struct Compressed {
     /// The tier, as in `--tiers`.
     pub tier: String,
-    /// As a part of their size.
+    /// Stored bytes, as a part of the pages' size.
     pub fraction: f64,
-    /// That of each quarter of the pages, those first that compress best in the first of the tiers:
-    /// the same pages in each tier. Empty in reports of versions that did not tell it.
+    /// `fraction` of each quarter of the pages: first those that compress best in the first of the
+    /// tiers, the same pages in each tier. Empty in reports of versions that did not tell it.
     #[serde(default)]
     pub by_quarter: Vec<f64>,
     /// Median processor time to compress a page, ns, where it was measured.

@@ -149,9 +149,9 @@ impl OtherMemory {
 /// Anonymous memory of a process after Terrace ended in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, JsonSchema, Serialize)]
 pub struct Afterwards {
-    /// Over how long it was looked at.
+    /// How long memory was looked at.
     pub seconds: f64,
-    /// Its mean.
+    /// Mean over that time.
     pub mean_anonymous_bytes: u64,
     /// The most that was seen.
     pub peak_anonymous_bytes: u64,
@@ -179,9 +179,9 @@ pub struct Known {
 /// place, or Terrace is not in it.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct Apart {
-    /// Its process id.
+    /// Process id.
     pub pid: u32,
-    /// Its program.
+    /// Name of the program.
     pub program: String,
     /// The most anonymous memory that it was seen with.
     pub peak_anonymous_bytes: u64,

@@ -26,7 +26,7 @@ use terrace_os as sys;
 /// One tier of a process.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct Tier {
-    /// As the user wrote it.
+    /// The tier as the user wrote it.
     pub name: String,
     /// Mean program data in it.
     pub logical_bytes: u64,
@@ -44,7 +44,7 @@ pub struct Tier {
     pub rejected: u64,
     /// Bytes in its files at the end; `None` if it is not in files.
     pub file_bytes: Option<u64>,
-    /// Those that are given up and kept for forked children.
+    /// Bytes in files that are given up, and kept for forked children.
     pub held_bytes: Option<u64>,
 }
 

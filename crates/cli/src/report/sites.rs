@@ -47,7 +47,7 @@ pub struct Site {
     pub samples: f64,
     /// The zone that its next objects go to.
     pub zone: u32,
-    /// Its bytes by tier.
+    /// Bytes of the site by tier.
     pub tier_bytes: Vec<u64>,
     /// Call stack of the allocation: the caller of malloc, its caller and so on. Each frame is a
     /// file and a return address in it.

@@ -99,11 +99,11 @@ pub struct Report {
     pub peak_logical_bytes: Option<u64>,
     /// DRAM for that data: resident pages, pools and overhead.
     pub mean_physical_bytes: Option<u64>,
-    /// Its highest value.
+    /// Highest value of the physical bytes.
     pub peak_physical_bytes: Option<u64>,
     /// Terrace's own metadata, stacks and buffers, part of physical.
     pub overhead_bytes: Option<u64>,
-    /// Its highest value.
+    /// Highest value of the overhead.
     pub peak_overhead_bytes: Option<u64>,
     /// Logical less physical; negative where Terrace cost more than it saved.
     pub saved_bytes: Option<i64>,
@@ -181,9 +181,9 @@ pub struct Report {
 /// The process that the report tells of in full.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct FiguresOf {
-    /// Its process id.
+    /// Process id.
     pub pid: u32,
-    /// Its program.
+    /// Name of the program.
     pub program: String,
     /// Whether it is the program's own process, and none that it started.
     pub is_the_program: bool,
@@ -192,7 +192,7 @@ pub struct FiguresOf {
 /// A file that was executed without Terrace, as was what it started.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct OutOfReach {
-    /// As it was named; the end of a very long name.
+    /// Name by which it was executed; the end of a very long one.
     pub program: String,
     /// Why: `AddressSanitizer`, `static`, `musl`, `32-bit`, ...
     pub cause: String,
@@ -201,13 +201,13 @@ pub struct OutOfReach {
 /// All processes together. Pages that they share count once.
 #[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct All {
-    /// Most of them with memory to manage at a time.
+    /// Most processes with memory to manage at a time.
     pub processes: usize,
     /// Program data under management.
     pub logical_bytes: u64,
     /// DRAM for it.
     pub mean_physical_bytes: u64,
-    /// Its highest value.
+    /// Highest value of that DRAM.
     pub peak_physical_bytes: u64,
 }
 
@@ -220,7 +220,7 @@ pub struct Moves {
     /// Reasons: `touched` (a fault, or ahead of a sequential reader), `asked` (as `ahead_pages`),
     /// `hot` (samples, from a node), `room` (untouched: there is room, or a plan has them in DRAM).
     pub promoted_for: BTreeMap<&'static str, u64>,
-    /// Those of them that the program asked for (`terrace_touch`, `terrace_prefetch`).
+    /// Pages brought back that the program asked for (`terrace_touch`, `terrace_prefetch`).
     pub ahead_pages: u64,
     /// Moved out of DRAM, or to a denser tier.
     pub demoted_pages: u64,
@@ -277,47 +277,47 @@ pub struct Sampler {
 /// One program image in one process.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct Process {
-    /// Its process id.
+    /// Process id.
     pub pid: u32,
-    /// The program.
+    /// Name of the program.
     pub program: String,
     /// Whether the figures at the top are its.
     pub main: bool,
-    /// As at the top.
+    /// `state` of this process, as at the top of the report.
     pub state: &'static str,
-    /// As at the top.
+    /// `note` of this process, as at the top of the report.
     pub note: Option<String>,
     /// From its start to its last update.
     pub elapsed_s: f64,
-    /// As at the top.
+    /// `logical_bytes` of this process, as at the top of the report.
     pub logical_bytes: u64,
-    /// As at the top.
+    /// `mean_physical_bytes` of this process, as at the top of the report.
     pub mean_physical_bytes: u64,
-    /// As at the top.
+    /// `peak_physical_bytes` of this process, as at the top of the report.
     pub peak_physical_bytes: u64,
-    /// As at the top.
+    /// `overhead_bytes` of this process, as at the top of the report.
     pub overhead_bytes: u64,
-    /// As at the top.
+    /// `mean_unmanaged_bytes` of this process, as at the top of the report.
     pub mean_unmanaged_bytes: u64,
     /// What it held, managed and other, evicted or not, averaged over the time of the whole run.
     pub mean_held_bytes: u64,
-    /// As at the top.
+    /// `mean_window_s` of this process, as at the top of the report.
     pub mean_window_s: f64,
-    /// As at the top.
+    /// `saved_bytes` of this process, as at the top of the report.
     pub saved_bytes: i64,
-    /// Its share of the budget, at the end.
+    /// Share of the budget that the process had at the end.
     pub budget_bytes: Option<u64>,
     /// Whether it kept within its share, as at the top; `null` if that is not known.
     pub budget_met: Option<bool>,
-    /// As at the top, of its share.
+    /// `budget_kept_fraction` of this process, as at the top of the report.
     pub budget_kept_fraction: Option<f64>,
-    /// As at the top.
+    /// `measured_until_s` of this process, as at the top of the report.
     pub measured_until_s: Option<f64>,
     /// Pages restored, over all tiers.
     pub faults: u64,
-    /// As at the top.
+    /// `moves` of this process, as at the top of the report.
     pub moves: Moves,
-    /// As at the top.
+    /// `stall_s` of this process, as at the top of the report.
     pub stall_s: f64,
     /// CPU time of Terrace's threads.
     pub cpu_s: f64,

@@ -36,11 +36,11 @@ pub struct Placement {
 pub struct Placed {
     /// The process.
     pub pid: u32,
-    /// Its tiers, fastest first; others are numbers of these.
+    /// Names of the tiers, fastest first; other keys have their numbers.
     pub tiers: Vec<String>,
-    /// Its windows, oldest first.
+    /// Windows of the model, oldest first.
     pub windows: Vec<WindowSeen>,
-    /// Its regions of 2 MiB, by address.
+    /// Regions of 2 MiB, by address.
     pub regions: Vec<RegionSeen>,
     /// Rows that came faster than they could be read, and those of regions that a report of this
     /// length has no room for.
@@ -50,7 +50,7 @@ pub struct Placed {
 /// One window.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct WindowSeen {
-    /// Its number, from 1.
+    /// Number of the window, from 1.
     pub number: u32,
     /// When it ended, since the run began.
     pub at_s: f64,
