@@ -12,7 +12,7 @@ use crate::terminal::emphasised;
 use anyhow::Result;
 use clap::Args;
 use serde::Serialize;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -175,29 +175,41 @@ pub struct Before {
     lost_ns: u64,
 }
 
+/// Kinds of memory that is not managed, by process, as far as they were looked up.
+#[derive(Default)]
+pub struct KindsSeen(HashMap<u32, OtherMemory>);
+
+impl KindsSeen {
+    /// Says of a process with much unmanaged memory of which kinds that is. Each process is looked
+    /// up once, as that reads the state of all its pages.
+    pub fn fill_in(&mut self, process: &mut Process) {
+        if process.has_much_unmanaged() {
+            let seen = self.0.get(&process.pid).copied();
+            process.other_memory = seen.or_else(|| OtherMemory::of_process(process.pid));
+            self.0.extend(process.other_memory.map(|other| (process.pid, other)));
+        }
+    }
+
+    /// Forgets processes that are not among these.
+    pub fn forget_others(&mut self, living: HashSet<u32>) {
+        self.0.retain(|pid, _| living.contains(pid));
+    }
+}
+
 /// Shows it; the exit status is 0, also where nothing runs.
 pub fn run(arguments: &StatusArguments) -> Result<u8> {
     let mut before = HashMap::new();
     look(&mut before);
     std::thread::sleep(FIRST_WAIT);
     let cell = bar_cell();
-    let mut by_kind = HashMap::new();
+    let mut kinds = KindsSeen::default();
     loop {
         let mut status = look(&mut before);
+        let processes = || status.runs.iter().flat_map(|run| &run.processes);
+        kinds.forget_others(processes().map(|process| process.pid).collect());
         for process in status.runs.iter_mut().flat_map(|run| &mut run.processes) {
-            if process.has_much_unmanaged() {
-                // Once: that looks at every page.
-                process.other_memory = by_kind.get(&process.pid).copied();
-                if process.other_memory.is_none() {
-                    process.other_memory = OtherMemory::of_process(process.pid);
-                }
-                by_kind.extend(process.other_memory.map(|other| (process.pid, other)));
-            }
+            kinds.fill_in(process);
         }
-        let lives = |pid: &u32| {
-            status.runs.iter().flat_map(|run| &run.processes).any(|process| process.pid == *pid)
-        };
-        by_kind.retain(|pid, _| lives(pid));
         let mut out = io::stdout().lock();
         let written = if arguments.json {
             writeln!(out, "{}", serde_json::to_string(&status)?)

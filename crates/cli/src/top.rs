@@ -4,7 +4,9 @@
 //! so that any terminal shows it; bars are drawn with `#` where the locale is not UTF-8.
 
 use crate::quantity::{bytes, share};
-use crate::status::{self, BAR, Process, Status, TierNow, UNSUPERVISED, bar_cell, plain};
+use crate::status::{
+    self, BAR, KindsSeen, Process, Status, TierNow, UNSUPERVISED, bar_cell, plain,
+};
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
@@ -38,7 +40,7 @@ const REVERSED: Style = Style::new().add_modifier(Modifier::REVERSED);
 const DETAILS_FROM_LINES: u16 = 16;
 /// The state of processes whose `terrace run` was killed.
 const ABANDONED: &str = "abandoned";
-/// Lines for details: a heading, a bar for each tier, why pages were evicted, and a note.
+/// Lines for details at least, and half of the terminal at most: a heading, a bar for each tier, why pages were evicted, and a note.
 const DETAIL_LINES: u16 = 9;
 const HELP: [&str; 9] = [
     "up, down, PgUp, PgDn, Home, End   select a process",
@@ -151,6 +153,7 @@ struct Top {
     column: usize,
     reversed: bool,
     helps: bool,
+    kinds: KindsSeen,
     /// The process that the user went to; without one, or where it has ended, the first row is
     /// selected.
     chosen: Option<u32>,
@@ -170,6 +173,7 @@ impl Top {
             column: SORTED_BY,
             reversed: false,
             helps: false,
+            kinds: KindsSeen::default(),
             chosen: None,
             table: TableState::default().with_selected(0),
             interval,
@@ -205,6 +209,7 @@ impl Top {
             self.attached.insert(figures.pid, now);
             self.processes.push(attached(figures, then.get(&figures.pid).map(|then| (*then, now))));
         }
+        self.kinds.forget_others(self.processes.iter().map(|process| process.pid).collect());
         self.sort();
     }
 
@@ -217,7 +222,12 @@ impl Top {
             order.then(a.pid.cmp(&b.pid))
         });
         let is_chosen = |process: &Process| Some(process.pid) == self.chosen;
-        self.table.select(Some(self.processes.iter().position(is_chosen).unwrap_or(0)));
+        let selected = self.processes.iter().position(is_chosen).unwrap_or(0);
+        self.table.select(Some(selected));
+        // Of the selected one alone: it is the only one of which that is shown.
+        if let Some(process) = self.processes.get_mut(selected) {
+            self.kinds.fill_in(process);
+        }
     }
 
     fn selected(&self) -> Option<&Process> {
@@ -262,7 +272,12 @@ impl Top {
     }
 
     fn draw(&mut self, frame: &mut Frame) {
-        let details = if frame.area().height >= DETAILS_FROM_LINES { DETAIL_LINES } else { 0 };
+        let height = frame.area().height;
+        let told = self.details();
+        let details = match height >= DETAILS_FROM_LINES {
+            true => (told.len() as u16).clamp(DETAIL_LINES, (height / 2).max(DETAIL_LINES)),
+            false => 0,
+        };
         let [head, list, detail, foot] = Layout::vertical([
             Constraint::Length(1),
             Constraint::Fill(1),
@@ -277,7 +292,7 @@ impl Top {
         } else {
             self.draw_table(frame, list);
             if details > 0 {
-                frame.render_widget(Paragraph::new(self.details()), detail);
+                frame.render_widget(Paragraph::new(told), detail);
             }
         }
         if self.helps {
