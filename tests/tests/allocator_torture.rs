@@ -76,7 +76,7 @@ cases! { FROM_CXX.hold:
     evicted_containers_grow
 }
 
-/// glibc's own allocator is used, and hardly anything managed.
+/// Cases with `--allocator=system`: glibc's own allocator is used, and hardly anything is managed.
 mod passed_on {
     use super::*;
 
@@ -99,7 +99,8 @@ mod passed_on {
     }
 }
 
-/// glibc's own allocator serves C++'s operators, and a program that wraps what is passed on.
+/// Cases with `--allocator=system`: glibc serves C++'s operators, and a program that wraps its
+/// malloc family.
 mod passed_on_to_others {
     use super::*;
 

@@ -1,5 +1,6 @@
-//! `terrace attach` takes memory of a program that already runs, and `terrace detach` leaves it as
-//! it was: right bytes whatever the program does meanwhile and whoever is killed, and nothing left.
+//! `terrace attach` takes memory of a program that already runs, and `terrace detach` leaves the
+//! program as it was. Bytes are right whatever the program does meanwhile and whichever process is
+//! killed. Nothing is left behind.
 #![cfg(target_arch = "x86_64")]
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -52,7 +53,7 @@ impl Target {
         line.split_ascii_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
     }
 
-    /// Whether it is a zombie: its main thread may end before the others.
+    /// Whether the program has ended and is a zombie. The main thread alone may end earlier.
     fn has_ended(&self) -> bool {
         let threads = std::fs::read_dir(format!("/proc/{}/task", self.pid())).unwrap().count();
         threads == 1 && self.file("stat").contains(") Z ")
@@ -70,12 +71,12 @@ impl Target {
         told(terrace(&["detach", &self.pid()]));
     }
 
-    /// What its keeper says of it; `None` if nobody is attached.
+    /// What the keeper says of the program; `None` if the program is not attached to.
     fn figures(&self) -> Option<serde_json::Value> {
         figures_of(&self.pid())
     }
 
-    /// Waits until so many bytes are out of DRAM.
+    /// Waits until at least `bytes` bytes are out of DRAM, and returns the figures then.
     fn wait_until_out(&self, bytes: u64) -> serde_json::Value {
         wait_for("pages to leave", || {
             assert!(!self.has_ended(), "the program has ended before that");
@@ -83,18 +84,18 @@ impl Target {
         })
     }
 
-    /// Waits for its end; nothing may have been wrong.
+    /// Waits for the program's end; nothing may have been wrong.
     fn ends_well(self) {
         self.ends_well_with(" wrong 0");
     }
 
-    /// Tells it to end, and waits for that; nothing may have been wrong.
+    /// Tells the program to end, and waits for that; nothing may have been wrong.
     fn ends_well_after(mut self, word: &[u8]) {
         self.tell(word);
         self.ends_well();
     }
 
-    /// Waits for its end, at which it says something.
+    /// Waits for the program's end, at which the program must succeed and print `what`.
     fn ends_well_with(mut self, what: &str) {
         drop(self.child.stdin.take());
         let mut rest = String::new();
@@ -111,8 +112,8 @@ impl Drop for Target {
     }
 }
 
-/// What the keeper of a process says, asked as `terrace status` does, which looks twice at all that
-/// there is; `None` if nobody is attached to it.
+/// What the keeper of a process says; `None` if the process is not attached to. The keeper is asked
+/// as `terrace status` asks, which looks twice at all that there is.
 fn figures_of(pid: &str) -> Option<serde_json::Value> {
     let mut keeper = connected(pid)?;
     let mut answer = String::new();
@@ -128,7 +129,7 @@ fn connected(pid: &str) -> Option<UnixStream> {
     UnixStream::connect_addr(&address).ok()
 }
 
-/// What `terrace status` says of a process; `None` if nobody is attached to it.
+/// What `terrace status` says of a process; `None` if the process is not attached to.
 fn status_of(pid: &str) -> Option<serde_json::Value> {
     let status = told(terrace(&["status", "--json"]));
     let status: serde_json::Value = serde_json::from_str(&status).unwrap();
@@ -155,7 +156,8 @@ fn refused(arguments: &[&str], reason: &str) {
     assert_eq!(error.lines().count(), 1, "{error}");
 }
 
-/// A program that is ready once its status has a line, and is refused then.
+/// Starts a program that is ready once its status has `line`, and expects that attaching is
+/// refused.
 #[track_caller]
 fn refused_once(command: &[&str], line: &str, reason: &str) {
     let mut child = Command::new(command[0])
@@ -184,13 +186,13 @@ fn child_that_has(pid: u32, line: &str) -> Option<u32> {
     children.split_ascii_whitespace().find_map(|child| child_that_has(child.parse().ok()?, line))
 }
 
-/// The test program below another, which is refused.
+/// Starts the test program below another command, and expects that attaching to it is refused.
 #[track_caller]
 fn refused_child_of(command: &[&str], reason: &str) {
     refused_once(command, "Name:\tattached\n", reason);
 }
 
-/// What a command says that is refused, started by another program.
+/// What a `terrace` command prints that is refused, where another program (`by`) starts it.
 #[track_caller]
 fn refused_by(by: &[&str], arguments: &[&str]) -> String {
     let mut command = Command::new(by[0]);
@@ -231,7 +233,7 @@ fn wait_until_ended(pid: &serde_json::Value) {
     });
 }
 
-/// Whether this machine allows it; says why not.
+/// Whether this machine allows attaching; where it does not, the reason is printed.
 fn can_attach(what: &str) -> bool {
     // SAFETY: no arguments, no errors.
     if unsafe { libc::geteuid() } != 0 {
@@ -498,8 +500,8 @@ fn a_program_of_32_bits_is_refused() {
     refused_once(&[program.to_str().unwrap()], "Name:\twaits32\n", "no 64-bit x86 program");
 }
 
-/// A program below a filter: of each such call (number, word of its arguments, value) an action is
-/// taken, all else is allowed.
+/// A Python program that executes its arguments below a seccomp filter. The filter takes `action`
+/// for a call whose argument number `argument` has this value, and allows all else.
 fn below_a_filter(call: i64, argument: u32, value: u32, action: u32) -> String {
     let offset = 16 + 8 * argument;
     format!(
@@ -533,7 +535,7 @@ fn a_filter_that_forbids_what_is_needed_is_a_reason_to_refuse() {
         let words = ["python3", "-c", &filter, program, "60", "idle"];
         refused_once(&words, "Name:\tattached\n", name);
     }
-    // One that forbids what nobody does here.
+    // A filter that forbids a call which attaching does not need here.
     let filter = below_a_filter(libc::SYS_ptrace, 0, 0, KILL);
     let words = ["-c", &filter, program, "7200", "told"];
     let target = Target::start(Path::new("python3"), &words);
@@ -657,7 +659,8 @@ fn cycles(few: u32, many: u32) -> u32 {
     if std::env::var_os("TERRACE_SOAK_SECONDS").is_some() { many } else { few }
 }
 
-/// The processes of ours that belong to a target: those that its command line names, by their name.
+/// Processes of Terrace that belong to a target, with their names. Their command line has the
+/// target's number.
 fn ours(target: &Target) -> Vec<(i32, String)> {
     let entries = std::fs::read_dir("/proc").unwrap().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
@@ -687,10 +690,11 @@ fn is_shared(target: &Target) -> bool {
     pids.any(|pid| pid != own && is_same(pid))
 }
 
-/// Waits until no keeper, guard or stub of a target is left, and it goes on as before.
+/// Waits until no keeper, guard or stub of a target is left, and checks that the target goes on as
+/// before.
 fn wait_until_alone(target: &Target) {
     wait_for("all of ours to leave", || ours(target).is_empty().then_some(()));
-    // One that is ending has no command line any more, and may have its socket still.
+    // A process that is ending has no command line any more, and may have its socket still.
     let name = format!("@terrace-attach-{}", target.pid());
     let is_bound = |line: &str| line.ends_with(&name);
     wait_for("the socket to be closed", || {
@@ -710,7 +714,7 @@ fn wait_until_alone(target: &Target) {
     assert_eq!(target.file("maps").lines().find(ours), None);
 }
 
-/// Waits until no process runs a program but its target: a stub has its target's.
+/// Waits until no process runs this program. A stub counts: its executable is that of its target.
 fn wait_until_unused(program: &Path) {
     wait_for("the stub to end", || {
         let entries = std::fs::read_dir("/proc").unwrap().flatten();
@@ -729,8 +733,8 @@ fn own_edges() -> (PathBuf, tempfile::TempDir) {
     (program.canonicalize().unwrap(), directory)
 }
 
-/// Attaches, and does something before a call that the keeper makes meanwhile, of number `call`.
-/// Whether there was such a call.
+/// Attaches to a target, and does something before the keeper's call of number `call`. Returns
+/// whether there was such a call.
 fn attach_until(target: &Target, call: u32, act: impl FnOnce(i32)) -> bool {
     let mut command = Command::new(terrace_command());
     command.args(["attach", &target.pid(), "--dram", "1G"]);
@@ -744,7 +748,7 @@ fn attach_until(target: &Target, call: u32, act: impl FnOnce(i32)) -> bool {
     reached
 }
 
-/// Calls of the keeper while it attaches: each, or in a quick run some.
+/// Numbers of the keeper's calls while it attaches: all of them, or in a quick run some.
 fn calls() -> impl Iterator<Item = u32> {
     let step = cycles(7, 1);
     let first = 1 + std::process::id() % step;
@@ -854,7 +858,7 @@ fn the_program_may_execute_another_before_any_call_of_attaching() {
             wait_for("the other program", || has_executed(&target).then_some(()));
             target.wait_for_line("ready");
         }
-        // It was attached to as the one or the other, or not at all.
+        // The keeper attached to the one program or the other, or not at all.
         wait_for("the keeper", || {
             let left = terrace(&["detach", &target.pid()]).status.success();
             (left || ours(&target).is_empty()).then_some(())
@@ -990,7 +994,7 @@ struct Group {
 }
 
 impl Group {
-    /// One of the first version of control groups, one of the second, or both.
+    /// Control groups for a test: one of the first version, one of the second, or both.
     fn all() -> Vec<Group> {
         let kinds = [
             ("/sys/fs/cgroup/freezer", "freezer.state", ["FROZEN", "THAWED"]),
@@ -998,7 +1002,7 @@ impl Group {
             ("/sys/fs/cgroup", "cgroup.freeze", ["1", "0"]),
         ];
         let made = kinds.map(|(root, state, words)| {
-            // Tests that run at once have one each.
+            // Tests that run at once have a group each.
             static NEXT: AtomicU32 = AtomicU32::new(0);
             let number = NEXT.fetch_add(1, Relaxed);
             let name = format!("terrace-attached-{}-{number}", std::process::id());
@@ -1356,8 +1360,8 @@ fn a_child_is_served_on_when_the_stub_is_killed() {
     target.ends_well();
 }
 
-/// A program that has forked a child with pages out, after its stub was killed: without a stub no
-/// child is attached to by itself. And what `terrace status` said of it before.
+/// A program that has forked a child with pages out, after its stub was killed. Without a stub, no
+/// child is attached to by itself. Also returns the keeper's figures from before.
 fn with_a_child(program: &Path) -> (Target, serde_json::Value) {
     let mut target = Target::start(program, &["fork"]);
     target.attach("8M");
@@ -1410,8 +1414,8 @@ fn used_ms(pid: &serde_json::Value) -> u64 {
     fields.map(|ticks| ticks.parse::<u64>().unwrap() * 10).sum()
 }
 
-/// A keeper, or a guard in its place, that waits for something answers with the cause. It takes
-/// next to no time of a CPU, also where somebody has connected and says nothing.
+/// Expects that a keeper, or a guard in its place, that waits for something answers with the cause.
+/// It must use next to no CPU time, also while a client is connected and says nothing.
 #[track_caller]
 fn expect_answers(target: &Target, process: &serde_json::Value, cause: &str) {
     let says_so = |figures: &serde_json::Value| figures["note"].as_str().unwrap().contains(cause);
@@ -1425,8 +1429,8 @@ fn expect_answers(target: &Target, process: &serde_json::Value, cause: &str) {
     assert!(used < 300, "{used} ms of a CPU in a second");
 }
 
-/// Leaves a process addresses for less than one record of pages, of 256 GiB each, more than it has
-/// mapped.
+/// Limits the address space of a process to 64 GiB more than it has mapped. That is too little for
+/// one more record of pages, of 256 GiB.
 fn without_room_for_a_record(pid: &serde_json::Value) {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let mapped = status.lines().find_map(|line| line.strip_prefix("VmSize:")).unwrap();
@@ -1453,7 +1457,7 @@ fn a_guard_without_room_for_a_childs_record_goes_on_and_answers() {
     // It has mapped the program's record, and nothing of the child's.
     without_room_for_a_record(guard);
     let mut silent = connected(&target.pid()).expect("the keeper listens");
-    // By then that one is accepted too.
+    // By then the silent connection is accepted too.
     assert!(target.figures().is_some());
     kill(keeper, libc::SIGKILL);
     wait_until_ended(keeper);
@@ -1627,7 +1631,8 @@ fn what_processes_of_a_group_share_counts_once() {
     }
 }
 
-/// Reads all memory of a process that it may write, from outside: what is in swap comes back.
+/// Reads, from outside, all memory of a process that the process may write. What is in swap comes
+/// back.
 fn touch_all(pid: &str) {
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
     let memory = std::fs::File::open(format!("/proc/{pid}/mem")).unwrap();

@@ -4,8 +4,8 @@
 use std::time::Duration;
 use terrace_tests::{Program, Terrace, compiled, machine, number_from_environment};
 
-/// For two seconds, or as long as `make soak` says; alone too, which proves that the program itself
-/// is right.
+/// Runs the program for two seconds, or as long as `make soak` says. Without Terrace too, which
+/// proves that the program itself is right.
 fn all_pages_hold_what_they_should(terrace: impl Into<Option<Terrace>>) {
     let terrace = terrace.into();
     let _machine = machine();

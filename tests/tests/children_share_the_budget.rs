@@ -11,8 +11,8 @@ use terrace_tests::{
 
 const MIB: f64 = (1 << 20) as f64;
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// What a process has beside managed memory (libraries' data, stacks, Terrace's tables before the
-/// first look).
+/// Memory of a process beside managed memory, in bytes: data of libraries, stacks, and Terrace's
+/// tables before the first look.
 const UNMANAGED_EACH: f64 = MIB;
 
 fn family() -> PathBuf {
@@ -33,7 +33,7 @@ fn anonymous_bytes(processes: &[i32]) -> f64 {
     processes.iter().filter_map(of).sum()
 }
 
-/// The memory of all processes over time, as seen from outside; and how many there were.
+/// Looks at a run from outside, over time: the memory of all processes in bytes, and their number.
 #[derive(Default)]
 struct Observed(Vec<(f64, usize)>);
 
@@ -52,8 +52,8 @@ impl Observed {
         self.0.iter().map(|look| look.0).fold(0.0, f64::max)
     }
 
-    /// Once so many processes were there and until the first of them left, in the second half of
-    /// that time: they keep within the budget.
+    /// Expects that processes keep within the budget and use most of it. What counts is the second
+    /// half of the time in which at least `processes` were there.
     #[track_caller]
     fn expect_within(&self, budget: f64, processes: usize, account: &dyn Display) {
         let all: Vec<f64> =
@@ -142,8 +142,8 @@ fn executed_children_keep_within_it_together() {
     );
 }
 
-/// What has never left has no age. Its word's clock wraps every 17 minutes; once, in the 4 seconds
-/// before that, no such page could leave.
+/// A page that has never left has no age. The clock of its word wraps every 17 minutes; once, in
+/// the 4 seconds before that, no such page could leave.
 #[test]
 fn it_is_kept_whatever_the_clock_says() {
     const WRAPS_AFTER_S: f64 = (1 << 16) as f64 * 0.016;
@@ -250,7 +250,7 @@ fn without_terrace_run_all_keep_what_they_have() {
     observed.expect_within(110.0 * MIB, 4, &"without a report");
 }
 
-/// Whether it has as much as it is ever to hold, and less in DRAM.
+/// Whether a process holds as much as it ever will, and less of that in DRAM.
 fn evicted_already(process: i32) -> bool {
     let statm = fs::read_to_string(format!("/proc/{process}/statm")).unwrap_or_default();
     let resident = statm
@@ -308,8 +308,8 @@ fn executed_children_are_not_managed_without_children() {
     );
 }
 
-/// What children do, however they are made and end, is not in their parent's figures, also where
-/// they cannot have figures of their own.
+/// What children do is not in their parent's figures, however they are made and end. This holds
+/// also where they cannot have figures of their own.
 #[test]
 fn a_parents_figures_are_its_own() {
     let pages = |megabytes: u64| megabytes * 256;

@@ -1,5 +1,5 @@
-//! Commands of pages that are not run as they stand: what they work on is smaller here, or somebody
-//! asks the server that they start. Each is taken from its page.
+//! Commands of pages that are not run as they stand. What they work on is smaller here, or a test
+//! asks the server that they start. Each command is taken from its page.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -48,7 +48,7 @@ impl Place {
     }
 }
 
-/// A small version: little is accessed, of few units and objects.
+/// The sweeps of the simulator in a small version: few accesses, units and objects.
 #[test]
 fn the_simulators_sweeps_run() {
     let place = Place::new();
@@ -90,7 +90,7 @@ int main(void) {
 }
 ";
 
-/// Makes `app` of it in this place, and has it record as the page says, into this file.
+/// Builds `RECORDED` as `app` in this place, and has it record into `file` as the page says.
 fn record(place: &Place, file: &str) {
     fs::create_dir_all(place.path("target")).unwrap();
     symlink(repository("crates"), place.path("crates")).unwrap();
@@ -188,7 +188,7 @@ fn make_uninstall_leaves_nothing() {
     }
 }
 
-/// All below a directory but directories.
+/// All files below a directory, without the directories themselves.
 fn files(directory: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for entry in fs::read_dir(directory).expect("there is such a directory").flatten() {

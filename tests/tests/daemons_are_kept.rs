@@ -1,5 +1,5 @@
 //! A program that leaves daemons behind ends as ever, and they are managed as before until the last
-//! of them ends: the budget is divided on, the report is written then, and nothing of the run is
+//! of them ends. The budget is divided on, the report is written then, and nothing of the run is
 //! left.
 
 use serde_json::Value;
@@ -27,7 +27,8 @@ fn wait_until(what: &str, mut is_true: impl FnMut() -> bool) {
     }
 }
 
-/// A place for a run, its daemons and its report. What daemons there are, are killed in the end.
+/// A directory for a run, its daemons and its report. Daemons that still run are killed when it is
+/// dropped.
 struct Place(TempDir);
 
 /// A daemon of `leaves_daemons`.
@@ -99,7 +100,7 @@ impl Place {
         command
     }
 
-    /// A daemon that was left.
+    /// The daemon of this number that the program left.
     fn daemon(&self, number: usize) -> Daemon {
         let path = |end| self.0.path().join(format!("{number}.{end}"));
         let commands =
@@ -127,7 +128,7 @@ impl Place {
             .expect("it is JSON")
     }
 
-    /// The report, once nothing goes on any more; and then nothing of the run is left.
+    /// The report, once no process of the run goes on. Nothing else of the run may be left then.
     #[track_caller]
     fn last_report(&self) -> Value {
         wait_until("the last report", || self.report()["going_on"] == 0);
@@ -171,7 +172,7 @@ impl Daemon {
         answer.expect("there was one")
     }
 
-    /// Has it hold so much, and read all of it.
+    /// Has the daemon hold this many MiB, and read all of them.
     fn hold(&mut self, mib: u64) {
         let command = format!("hold {mib}");
         writeln!(self.commands, "{command}").expect("the pipe can be written");
@@ -182,7 +183,7 @@ impl Daemon {
         writeln!(self.commands, "end").expect("the pipe can be written");
     }
 
-    /// Anonymous memory, in MiB.
+    /// Anonymous resident memory of the daemon, in MiB.
     fn resident(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid)).expect("it lives");
         let kib = status.lines().find_map(|line| {
@@ -191,7 +192,8 @@ impl Daemon {
         kib.expect("the kernel tells it") * 1024 / MIB
     }
 
-    /// Waits until, with all that it holds in use, so much of it stays resident.
+    /// Waits until the daemon's resident memory is within `mib` (MiB), while it uses all `holding`
+    /// MiB that it holds.
     #[track_caller]
     fn settles_at(&mut self, mib: std::ops::RangeInclusive<u64>, holding: u64) {
         let mut last = 0;
@@ -223,8 +225,8 @@ fn wait_for(mut child: Child) -> i32 {
     status.code().unwrap_or_else(|| panic!("killed by {:?}", status.signal()))
 }
 
-/// A share of what was touched at most, and of what two have: both change only while somebody
-/// divides.
+/// The budget is a share of the most that was touched, and is split between two daemons. Either
+/// changes only while a keeper goes on dividing.
 #[test]
 fn the_budget_is_divided_on() {
     let place = Place::new();
@@ -340,7 +342,7 @@ fn wait_stays_and_passes_signals_on() {
     let own = run.id();
     let children =
         || fs::read_to_string(format!("/proc/{own}/task/{own}/children")).unwrap_or_default();
-    // Nobody but the daemon and the witness: the program has ended.
+    // Once the program has ended, the daemon and the witness are the only children.
     wait_until("the daemon's adoption", || {
         let adopted =
             children().split_ascii_whitespace().any(|child| child == daemon.pid.to_string());
@@ -389,7 +391,7 @@ fn a_killed_keeper_leaves_nothing_for_good() {
     assert_eq!(place.run_directories(), 0);
 }
 
-/// What Terrace has left, or never came into, is waited for by nobody.
+/// No keeper waits for a process that Terrace has left or never came into.
 #[test]
 fn who_is_not_managed_is_not_kept() {
     let place = Place::new();

@@ -1,6 +1,6 @@
 //! Damaged bytes in a pool end the program before it sees them, and the page is named. One byte is
-//! flipped from outside, as a failing memory chip or a stray write would. The same where a tracer
-//! closes what pages are brought back through.
+//! flipped from outside, as a failing memory chip or a stray write would. The program ends likewise
+//! where a tracer closes the userfaultfd through which pages come back.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -34,8 +34,8 @@ impl Victim {
     }
 }
 
-/// Flips one bit wherever the process holds this word, but for the program's own `area`. Returns in
-/// how many places.
+/// Flips one bit wherever the process holds the victim's word, except in the program's own `area`.
+/// Returns the number of places.
 fn damage(pid: i32, victim: &Victim) -> usize {
     let memory =
         OpenOptions::new().read(true).write(true).open(format!("/proc/{pid}/mem")).unwrap();
@@ -77,7 +77,7 @@ fn damage(pid: i32, victim: &Victim) -> usize {
     places
 }
 
-/// The case, with what is stored of its victim damaged before it is touched.
+/// Runs a case, and damages what is stored of its victim before the case touches it.
 fn run_damaged(case: &str, terrace: Terrace) -> (Victim, Finished) {
     let scratch = tempfile::tempdir().unwrap();
     let go = scratch.path().join("go");
@@ -149,7 +149,7 @@ fn a_discarded_page() {
     finished.report().expect_managed();
 }
 
-/// With `--verify` nothing else changes.
+/// A page that `--verify` checked and that is damaged later still ends the program.
 #[test]
 fn a_read_of_a_verified_page() {
     let (_, finished) =
@@ -162,8 +162,8 @@ fn a_read_of_a_verified_page() {
     );
 }
 
-/// Stops a thread, has it close the userfaultfd that it waits on, and lets go of it in the midst of
-/// that wait; the second half is left to the caller.
+/// A thread stopped by ptrace while it waits in a read of a userfaultfd. It is made to close that
+/// descriptor, and then continues with the read.
 #[cfg(target_arch = "x86_64")]
 struct Traced {
     thread: i32,
@@ -180,7 +180,7 @@ impl Traced {
     }
 
     fn await_stop(&self) {
-        // SAFETY: the status is nobody's to know.
+        // SAFETY: a null pointer, so the status is not stored.
         let stopped = unsafe { libc::waitpid(self.thread, std::ptr::null_mut(), libc::__WALL) };
         assert_eq!(stopped, self.thread);
     }

@@ -1,5 +1,5 @@
-//! The documents: each command on their pages works, on the build under test, or the page says
-//! which test runs it, or what it is that no test has.
+//! Each command on the pages of the documents works, on the build under test. Otherwise the page
+//! says which test runs it, or what it needs that no test has.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 /// Pages whose commands crates/kv/tests run; their blocks are by indentation.
 const OF_THE_SERVER: [&str; 2] = ["terrace-kv.md", "terrace-kv-tls.md"];
 
-/// Why no test runs a block: the mark `not-run`, and what the block then says of it.
+/// Reasons why no test runs a block: the mark `not-run`, and words that the block then has.
 const REASONS: [(&str, &str); 6] = [
     ("hours", "no test has the time"),
     ("docker", "no test has a Docker daemon"),
@@ -23,7 +23,7 @@ const REASONS: [(&str, &str); 6] = [
     ("cargo-fuzz", "no test has cargo-fuzz"),
 ];
 
-/// Words of a command, with nothing but one space between two.
+/// A command with a single space between any two words.
 fn collapsed(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
@@ -120,7 +120,7 @@ fn a_mark_that_promises_too_much_is_found() {
 /// What blocks of commands may need.
 const NEEDS: [&str; 4] = ["attach", "java", "library", "perf"];
 
-/// What of that which pages need is here.
+/// The members of `NEEDS` that this machine has.
 fn have(prefix: &Path) -> Vec<&'static str> {
     // SAFETY: no arguments, no failure.
     let is_root = unsafe { libc::geteuid() } == 0;

@@ -1,14 +1,14 @@
 //! Memory of a node without a CPU as a tier (`--tiers dram,node:1`): what is cold goes there and
-//! what is hot comes back, in a guest that has such a node (`scripts/guest.sh`), by itself and as a
-//! CXL device. For function only: the guest knows nothing of speed.
+//! what is hot comes back. A guest has such a node (`scripts/guest.sh`), as a plain node and as a
+//! CXL device. Only function is tested: the guest knows nothing of speed.
 
 use serde_json::Value;
 use std::process::Command;
 use std::sync::LazyLock;
 use terrace_tests::{Guest, Outcome, Steps, compiled, terrace_command};
 
-/// In each, all bytes are checked by the program itself. Budgets are sizes: a share waits for the
-/// end of growth, which on an emulated machine takes most of a run.
+/// Steps in the guest. In each, the program itself checks all bytes. Budgets are sizes: a share
+/// waits for the end of growth, which on an emulated machine takes most of a run.
 const STEPS: &[(&str, &str)] = &[
     ("a kernel that patches itself", "PATCHES 600"),
     ("doctor", "TERRACE doctor --json"),
@@ -151,9 +151,9 @@ fn number(value: &Value) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("{value} is no number"))
 }
 
-/// Asserts that this many pages went to the node. The mean over time is not asked for: an emulated
-/// machine may need most of it to fill its memory. What is far is as many bytes there as it is data,
-/// and none of it counts as DRAM.
+/// Asserts that at least this many pages went to the node. The mean over time is not asked for: an
+/// emulated machine may need most of it to fill its memory. Data on the node take as many bytes as
+/// they have, and none of them counts as DRAM.
 #[track_caller]
 fn expect_far(report: &Value, at_least_pages: u64) {
     let far = tier(report, "node:1");
@@ -165,14 +165,15 @@ fn expect_far(report: &Value, at_least_pages: u64) {
     );
 }
 
-/// Half of what does not fit into the budget was elsewhere, in the mean over time: while memory is
-/// being filled, pages must come before they can go, and an emulated machine is slow to move them.
+/// Asserts that, in the mean over time, half of what does not fit into the budget was elsewhere.
+/// While memory is being filled, pages must come before they can go. An emulated machine is slow to
+/// move them.
 #[track_caller]
 fn expect_room(report: &Value) {
     let [budget, mean] = ["budget_bytes", "mean_physical_bytes"].map(|name| number(&report[name]));
     let tiers = || report["tiers"].as_array().into_iter().flatten();
-    // The mean over time is less than what there was in the end where filling took long, and more
-    // where the program gave its memory back.
+    // The mean over time is less than the data at the end where filling took long. It is more where
+    // the program gave its memory back.
     let at_end: u64 = tiers().map(|tier| number(&tier["pages"]) * 4096).sum();
     let data = at_end.max(tiers().map(|tier| number(&tier["logical_bytes"])).sum());
     assert!(mean.saturating_sub(budget) < data.saturating_sub(budget) / 2, "{report:#}");
@@ -185,7 +186,7 @@ fn the_guest_survives_a_kernel_that_patches_itself() {
     assert!(run.status == 0 && run.stdout.contains("patched 600 times"), "{run:?}");
 }
 
-/// Where the kernel would bring nothing back that is in use, nothing goes there.
+/// No pages go to the node where the kernel would not bring back those that are in use.
 #[test]
 fn pages_of_a_program_that_is_not_entered_go_to_the_node() {
     let Some(run) = GUEST.outcome("from outside") else { return };
@@ -263,8 +264,8 @@ fn a_hot_set_that_jumps_is_followed() {
     // A fifth of 96 MiB is hot, of which at least a part was far.
     let hot = report["moves"]["promoted_for"]["hot"].as_u64();
     assert!(hot > Some(1_000), "{report:#}");
-    // Each with the policy's reason: of those that came, it pays, and what made room for them knows
-    // for whom.
+    // Each move has the policy's reason. A promoted page pays; a demoted one was swapped for
+    // others, or was the coldest.
     let moves: Vec<Value> =
         run.stderr.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
     let pages = |reason: &str, to: &str, detail: &str| -> u64 {
@@ -343,7 +344,7 @@ fn huge_pages_stay_whole() {
     };
     let (all, huge, far) =
         (kib("Anonymous:"), kib("AnonHugePages:"), number(&tier(&report, "node:1")["pages"]) * 4);
-    // So many that some of the far ones must be.
+    // Huge and far pages together are more than all pages, so some of the far ones must be huge.
     assert!(
         far > 32 << 10 && huge + far > all + (16 << 10),
         "{huge} of {all} KiB are huge, and {far} KiB are far: {report:#}"
@@ -391,8 +392,8 @@ fn a_node_that_may_not_be_used_any_more_costs_itself() {
 #[test]
 fn memory_of_a_cxl_device_is_a_tier() {
     let Some(run) = CXL.outcome("cold goes") else { return };
-    // A region at least: each access to such memory is a call into the emulator, a page takes it
-    // 1.5 ms and more.
+    // At least one region. Each access to such memory is a call into the emulator, and a page takes
+    // it 1.5 ms and more.
     expect_far(&report_of(run), 500);
 }
 

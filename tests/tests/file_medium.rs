@@ -1,5 +1,5 @@
-//! Pages in files are as safe as pages in memory: whatever is forked, however full or broken the
-//! disk, and nobody else sees them.
+//! Pages in files are as safe as pages in memory, whatever is forked and however full or broken the
+//! disk. No other process sees them.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -12,19 +12,20 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use terrace_tests::{Cases, Finished, Program, Running, Terrace, cases, compiled, skip};
 
-/// A directory on disk: with direct I/O, unless the file system of the target directory has none.
+/// A directory on disk. Direct I/O is used, unless the file system of the target directory has
+/// none.
 static DISK: LazyLock<TempDir> = LazyLock::new(|| {
     TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("the target directory can be written")
 });
 /// A directory in memory.
 const MEMORY: &str = "/dev/shm";
 
-/// All that leaves DRAM goes to files in `directory`.
+/// Adds tiers with which all that leaves DRAM goes to files in `directory`.
 fn in_files(terrace: Terrace, directory: &Path) -> Terrace {
     terrace.and("--tiers").and(&format!("dram,lz4@file:{}", directory.display()))
 }
 
-/// Blocks of files that are written more than once.
+/// Random evictions to pools of two kinds, whose blocks in files are written more than once.
 fn in_shared_pools() -> Terrace {
     let file = format!("file:{}", DISK.path().display());
     let tiers = format!("dram,lz4/zbud@{file},lz4/zsmalloc@{file}");
@@ -46,7 +47,7 @@ static FILES: LazyLock<Cases> = LazyLock::new(|| Cases {
     ways: vec![on_disk(), in_memory()],
 });
 
-/// The cases of forking that pages in memory have too, with evicted pages in files on disk.
+/// The cases of forking that pages in memory have too, here with evicted pages in files on disk.
 static FORKS: LazyLock<Cases> = LazyLock::new(|| {
     let library = compiled("atfork_library.c", &["-shared", "-fPIC"]);
     let library = library.to_str().expect("the target directory's name is text");
@@ -75,7 +76,7 @@ cases! { FORKS.hold:
     a_closed_pipe_ends
 }
 
-/// The child has no descriptors to be managed with either.
+/// A fork without free descriptors: the child has none to be managed with either.
 #[test]
 fn a_fork_without_descriptors() {
     FILES.hold_managed_or_not("a_fork_without_descriptors");
@@ -152,7 +153,8 @@ fn is_cached(file: &Path) -> bool {
     result != 0 || answer[0] > 0
 }
 
-/// The file has no name, is nobody else's to read, and the program cannot reach it by a descriptor.
+/// The file has no name, no other user can read it, and the program cannot reach it by a
+/// descriptor.
 #[test]
 fn nobody_else_sees_the_file() {
     let directory = TempDir::new_in(DISK.path()).expect("a directory can be made");
@@ -181,7 +183,7 @@ fn nobody_else_sees_the_file() {
     assert!(finished.status.success(), "{}", finished.account("failed"));
 }
 
-/// The bytes of evicted pages are gone: the program is ended, and told which page, before it can
+/// The bytes of evicted pages are gone. The program is ended, and told which page, before it can
 /// read anything else in their place.
 #[test]
 fn unreadable_pages_end_the_program() {
@@ -196,8 +198,8 @@ fn unreadable_pages_end_the_program() {
     expect_end_for(running, "cannot read a file in");
 }
 
-/// The program ends before it reads a page that cannot be restored, and says of one which it is and
-/// why.
+/// Expects that the program ends before it reads a page that cannot be restored, and that a message
+/// names such a page and the cause.
 fn expect_end_for(running: Running, why: &str) {
     check_after_signal(&running);
     let finished = running.wait();
@@ -224,7 +226,7 @@ fn expect_end_for(running: Running, why: &str) {
     );
 }
 
-/// One bit of the file is another.
+/// One bit of the file is flipped.
 #[test]
 fn a_damaged_file_ends_the_program() {
     for terrace in [on_disk(), in_memory()] {
@@ -293,8 +295,9 @@ fn on_small_disk(case: &str) -> Option<Finished> {
     on_small_file_system(&format!("mount -o loop {} \"$0\"", image.display()), case)
 }
 
-/// Runs a case for full disks in a mount namespace of its own, where `mount` mounts something small
-/// on the directory `$0`, in which it runs. Whatever happens, the mount ends with the program.
+/// Runs a case for full disks in a mount namespace of its own. There `mount` mounts something small
+/// on the directory `$0`, in which the case runs. Whatever happens, the mount ends with the
+/// program.
 fn on_small_file_system(mount: &str, case: &str) -> Option<Finished> {
     let directory = TempDir::new_in(DISK.path()).expect("a directory can be made");
     let alone =
@@ -313,7 +316,8 @@ fn on_small_file_system(mount: &str, case: &str) -> Option<Finished> {
     Some(finished)
 }
 
-/// The tier was used as far as it went, and it was said once why it was not used further.
+/// Expects that the tier was used as far as possible, and that the cause of the limit was said
+/// once.
 #[track_caller]
 fn expect_refusal(finished: &Finished, why: &str) {
     finished.report().expect_moves(100, 100);

@@ -10,8 +10,10 @@ use terrace_tests::{
     Cases, Program, Terrace, cases, compiled, has_swap, skip, terrace_command, terrace_library,
 };
 
-/// A budget that nothing is evicted for, so that what a case evicts stays out until it is touched;
-/// and random evictions besides.
+/// Ways to run these cases:
+/// - a budget that nothing is evicted for, so that what a case evicts stays out until it is
+///   touched;
+/// - random evictions besides.
 static FORKS: LazyLock<Cases> = LazyLock::new(|| {
     let library = compiled("atfork_library.c", &["-shared", "-fPIC"]);
     let library = library.to_str().expect("the target directory's name is text");
@@ -58,8 +60,9 @@ cases! { FORKS.hold_managed_or_not:
     forks_of_another_c_library
 }
 
-/// LD_AUDIT's libraries have a C library of their own from the start: nothing is evicted, and one
-/// line says so. Also where somebody preloads the library himself, and the loader has room for it.
+/// LD_AUDIT's libraries have a C library of their own from the start: nothing is evicted, and a
+/// line says so. The same holds where the user preloads the library by hand, and the loader has
+/// room for it.
 #[test]
 fn nothing_leaves_under_an_audit_library() {
     if has_swap() {
@@ -90,13 +93,13 @@ fn nothing_leaves_under_an_audit_library() {
     }
 }
 
-/// setuid to nobody while pages are out: a child can still bring them back.
+/// A setuid to another user while pages are out: a child can still bring them back.
 #[test]
 fn privileges_dropped_between() {
     FORKS.hold_managed_or_not("privileges_dropped_between");
 }
 
-/// chroot to where there is no /proc and no /dev.
+/// A chroot to where there is no /proc and no /dev, while pages are out.
 #[test]
 fn jailed_between() {
     FORKS.hold_managed_or_not("jailed_between");
@@ -113,7 +116,8 @@ fn who_reads_a_preloaded_programs_output_sees_its_end_when_the_program_closes_it
     expect_end_of_output(command);
 }
 
-/// Nor does `terrace run`, which waits for the program.
+/// `terrace run`, which waits for the program, does not keep a pipe open that the program has
+/// closed.
 #[test]
 fn who_reads_a_programs_output_sees_its_end_when_the_program_closes_it() {
     let mut command = Command::new(terrace_command());

@@ -1,9 +1,9 @@
 //! `--huge-pages hot`: what stays hot becomes huge pages, which are split before a page leaves; and
 //! every byte stays.
 //!
-//! Forks, devices, remappings and the rest beside huge pages: `no_update_is_lost.rs`,
-//! `memory_calls_keep_their_meaning.rs` and `the_kernel_finds_evicted_memory.rs` have a way for
-//! them.
+//! `no_update_is_lost.rs`, `memory_calls_keep_their_meaning.rs` and
+//! `the_kernel_finds_evicted_memory.rs` run forks, devices, remappings and the rest beside huge
+//! pages.
 
 use terrace_tests::{Finished, Program, Terrace, machine, skip, terrace_command};
 
@@ -115,8 +115,8 @@ fn the_budget_is_kept_beside_them() {
     }
     let _machine = machine();
     let terrace = Terrace::within("60%").and("--huge-pages=hot").and("--sampler-cost=5%");
-    // Long enough for the beginning, when memory comes faster than it can leave, to be a small part
-    // on a slow machine too.
+    // Memory comes faster than it can leave in the beginning. The run is long enough to make that a
+    // small part on a slow machine too.
     let finished =
         load("jump", "256M", "24").args(["--change-every", "3"]).under(terrace).succeed();
     made_and_split(&finished);

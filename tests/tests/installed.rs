@@ -1,5 +1,5 @@
-//! The package: once it is installed its command works and its unit runs a service as another
-//! user; once it is purged nothing of it is left.
+//! The package: once it is installed, its command works, and its unit runs a service as another
+//! user. Once it is purged, nothing of it is left.
 
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -15,13 +15,14 @@ use terrace_tests::page::commands_run_by;
 use terrace_tests::{Finished, Program, missing, package, skip, target_directory, terrace_command};
 
 const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
-/// Redis, as its package's own unit starts it, but for what it holds.
+/// A configuration of the service that starts Redis as its package's own unit does, except for
+/// where and what it saves.
 const REDIS: &str = "\
 # A comment, as systemd allows it.
 TERRACE_COMMAND=/usr/bin/redis-server --supervised systemd --daemonize no --save '' --dir /tmp
 TERRACE_OPTIONS=--dram 32M
 ";
-/// What a program finds of a socket that was opened for it.
+/// A configuration of the service that runs a script, which answers on a socket opened for it.
 const SOCKET: &str = "TERRACE_COMMAND=/bin/sh /etc/terrace/socket.sh\n";
 const SOCKET_SCRIPT: &str = "[ $LISTEN_PID = $$ ] && [ $LISTEN_FDS = 1 ] && echo came >&3\n";
 
@@ -51,7 +52,7 @@ struct Root {
 }
 
 impl Root {
-    /// The smallest one that has redis and rpm: or why there is none.
+    /// Makes the smallest root that has redis and rpm; the error says why there is none.
     fn new() -> Result<Root, String> {
         let release = fs::read_to_string("/etc/os-release").unwrap_or_default();
         let of = |name: &str| {
@@ -85,7 +86,7 @@ impl Root {
         fs::write(self.path(name), text).unwrap();
     }
 
-    /// Runs a script in it that succeeds. Its mounts and processes end with it.
+    /// Runs a script in the root, which must succeed. Its mounts and processes end with it.
     #[track_caller]
     fn run(&self, script: &str) -> Finished {
         let finished = Program::new("unshare")
@@ -99,7 +100,7 @@ impl Root {
         finished
     }
 
-    /// All that is there, but for what packages of Debian leave of themselves: logs and copies.
+    /// All files of the root, except those that packages of Debian leave behind: logs and copies.
     fn files(&self) -> BTreeSet<String> {
         let mut files = BTreeSet::new();
         let mut waiting = vec![self.root.clone()];
@@ -122,8 +123,8 @@ fn values<'a>(unit: &'a str, key: &'a str) -> impl Iterator<Item = &'a str> {
     unit.lines().filter_map(move |line| line.strip_prefix(key)?.strip_prefix('='))
 }
 
-/// The command line of the installed unit, for an instance: as a service manager makes it of its
-/// variables, as far as the unit needs it. Words are the shell's.
+/// The command line of the installed unit for an instance. It is made of the unit's variables as a
+/// service manager does, as far as the unit needs it. Words are the shell's.
 fn command_line(root: &Root, instance: &str) -> String {
     let unit = fs::read_to_string(root.path("usr/lib/systemd/system/terrace@.service")).unwrap();
     let file = values(&unit, "EnvironmentFile").next().unwrap().replace("%i", instance);

@@ -1,12 +1,13 @@
-//! `include/terrace.h`: programs that say what they are about to touch have it back without faults,
-//! and nothing else changes for them.
+//! `include/terrace.h`: programs that say what they are about to touch get it back without faults.
+//! Nothing else changes for them.
 
 use std::sync::LazyLock;
 use terrace_tests::{Cases, Program, Terrace, cases, compiled};
 
-/// Where nothing else is evicted, so that a case can tell how its pages came back; random
-/// evictions, also while kernel calls fail, and by the way of old kernels; and these beside a
-/// budget below what a case uses.
+/// Ways to run these cases:
+/// - nothing else is evicted, so that a case can tell how its pages came back;
+/// - random evictions, also while kernel calls fail, and in the manner of old kernels;
+/// - random evictions beside a budget below what a case uses.
 static LINKED: LazyLock<Cases> = LazyLock::new(|| Cases {
     program: compiled(
         "linked_programs.c",
@@ -41,7 +42,7 @@ cases! { LINKED.hold:
 #[cfg(target_arch = "x86_64")]
 cases! { LINKED.hold: a_child_made_without_the_c_library }
 
-/// It has no rights any more, and what it was given before is enough.
+/// A program that has no rights any more: what it was given before is enough.
 #[test]
 fn after_a_privilege_drop() {
     LINKED.hold_managed_or_not("after_a_privilege_drop");

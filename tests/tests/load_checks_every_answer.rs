@@ -12,7 +12,7 @@ use terrace_tests::{Finished, Program, Running, Terrace, is_installed, skip, ter
 
 const START_WITHIN: Duration = Duration::from_secs(60);
 
-/// A server, and where it is.
+/// A server under load, and its address.
 struct Server {
     running: Running,
     protocol: &'static str,
@@ -21,7 +21,7 @@ struct Server {
 }
 
 impl Server {
-    /// On a Unix socket. `None`, with a remark, where it is not installed.
+    /// Starts a server on a Unix socket. `None`, with a remark, where it is not installed.
     fn start(name: &'static str, terrace: Option<Terrace>) -> Option<Server> {
         let directory = tempfile::Builder::new()
             .prefix("terrace-test-")
@@ -49,8 +49,8 @@ impl Server {
         )
     }
 
-    /// memcached on a port of the loopback, which it finds itself: one that was free a moment ago
-    /// may be somebody's by now.
+    /// Starts memcached on a port of the loopback, which it chooses itself. A port that was free a
+    /// moment ago may be in use by now.
     fn start_on_a_port() -> Option<Server> {
         let directory = tempfile::tempdir().expect("a temporary directory can be made");
         let ports = directory.path().join("ports");
@@ -83,7 +83,7 @@ impl Server {
         )
     }
 
-    /// `target` says where it is once it is there.
+    /// Waits for the server's start: `target` gives the address once the server is there.
     fn await_start(
         protocol: &'static str,
         program: Program,
@@ -113,7 +113,7 @@ impl Server {
         load(&self.target, self.protocol, arguments)
     }
 
-    /// Says something to it, and waits for an answer.
+    /// Sends text to the server, and waits for an answer.
     fn say(&self, text: &str) {
         let mut stream = UnixStream::connect(&self.target).expect("the server is there");
         stream.set_read_timeout(Some(START_WITHIN)).expect("a time limit can be set");

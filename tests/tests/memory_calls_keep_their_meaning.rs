@@ -3,8 +3,11 @@
 use std::sync::LazyLock;
 use terrace_tests::{Cases, Terrace, cases, compiled};
 
-/// A budget that nothing is evicted for, so that what a case evicts stays out until it is touched;
-/// and random evictions besides; and these where regions become huge pages at any time.
+/// Ways to run these cases:
+/// - a budget that nothing is evicted for, so that what a case evicts stays out until it is
+///   touched;
+/// - random evictions besides;
+/// - random evictions where regions become huge pages at any time.
 static CALLS: LazyLock<Cases> = LazyLock::new(|| Cases {
     program: compiled("memory_calls_keep_their_meaning.c", &[]),
     arguments: Vec::new(),

@@ -48,8 +48,8 @@ fn reclaimed_all_the_time() {
     }
 }
 
-/// The kernel would end the program for what it uses, which is what happens without Terrace, and
-/// where the budget is above the limit.
+/// The kernel would end the program for what it uses. That happens without Terrace, and where the
+/// budget is above the limit.
 #[test]
 fn more_than_the_limit() {
     holds("more_than_the_limit", Terrace::within("40M"));
@@ -64,7 +64,7 @@ fn more_than_the_limit() {
     }
 }
 
-/// Pages cannot come back for lack of memory, and do when there is some.
+/// Pages cannot come back for lack of memory, and do come back when there is some.
 #[test]
 fn no_memory_for_a_while() {
     for terrace in

@@ -1,5 +1,5 @@
-//! `--moves FILE`: every page that left or came back is in a line that says why, and the lines add
-//! up to what the report says.
+//! `--moves FILE`: every page that left or came back is in a line that says why. The lines add up
+//! to what the report says.
 
 use serde_json::Value;
 use std::collections::BTreeMap;

@@ -1,5 +1,6 @@
-//! `include/terrace_objects.h`: the cache of `examples/` whose entries move gives what it was
-//! given, alone and over Terrace's tiers, and differs little from the one whose entries stay.
+//! `include/terrace_objects.h`: two caches in `examples/`, one whose entries move and one whose
+//! entries stay. The first gives what it was given, alone and over Terrace's tiers, and differs
+//! little from the second.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -99,7 +100,8 @@ fn results_that_are_none_are_counted_and_taken_for_immovable() {
     assert!(told.starts_with("moved 0, misused 1, immovable 1;"), "{told}");
 }
 
-/// By its own function `terrace_advise`, as the preloaded library has one.
+/// The test program's own function `terrace_advise`, which stands for that of the preloaded
+/// library, is called once for each segment.
 #[test]
 fn terrace_is_told_once_which_segments_are_hot_and_which_cold() {
     for checked in [false, true] {

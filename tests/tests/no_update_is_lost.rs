@@ -6,7 +6,7 @@ use terrace_tests::{
     Finished, Program, Terrace, compiled, has_swap, machine, number_from_environment,
 };
 
-/// For `seconds`, or as long as `make soak` says.
+/// Runs the stress test for `seconds`, or as long as `make soak` says.
 fn nothing_is_lost(terrace: Terrace, seconds: u64) -> Finished {
     let _machine = machine();
     let seconds = number_from_environment("TERRACE_SOAK_SECONDS", seconds);
@@ -51,8 +51,8 @@ fn the_same_with_huge_pages_that_come_and_go() {
     assert!(finished.report().number("/moves/huge_made") >= 10.0, "{}", finished.report());
 }
 
-/// Every codec, pool and medium at once: pages go to any of them, and are copied or compressed
-/// again from one to another. Where the kernel swaps, there too.
+/// Every codec, pool and medium at once. Pages go to any of them, and are copied or compressed
+/// again from one to another. Where the kernel swaps, they go there too.
 #[test]
 fn the_same_with_all_tiers_at_once() {
     let disk = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR"))
@@ -70,8 +70,8 @@ fn the_same_with_all_tiers_at_once() {
     }
 }
 
-/// All tiers at once, and a plan twice a second that moves every cold region a tier down: pages
-/// are recompressed, written to files, and come back.
+/// All tiers at once, and a plan twice a second that moves every cold region a tier down. Pages are
+/// recompressed, written to files, and come back.
 #[test]
 fn the_same_while_a_model_places_regions() {
     let directory = tempfile::tempdir().expect("a temporary directory can be made");

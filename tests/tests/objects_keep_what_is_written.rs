@@ -1,10 +1,12 @@
-//! Objects keep what is written to them and are nobody else's, however they are made and whoever
-//! frees them, in each order of `--allocator`, while pages leave and come back.
+//! Objects keep what is written to them, and none overlaps another, however they are made and
+//! whichever thread frees them. This holds in each order of `--allocator`, while pages leave and
+//! come back.
 
 use std::time::Duration;
 use terrace_tests::{Program, Terrace, compiled, machine, number_from_environment};
 
-/// For five seconds, or as long as `make soak` says; at least so many pages leave.
+/// Runs the program for three seconds, or as long as `make soak` says; at least `pages` pages
+/// leave.
 fn objects_keep_their_bytes(allocator: &str, pages: u64) {
     let _machine = machine();
     let seconds = number_from_environment("TERRACE_SOAK_SECONDS", 3);
@@ -36,8 +38,8 @@ fn by_context() {
 }
 
 /// Only what is placed, and blocks of a MiB and more, are managed. The C library unmaps blocks past
-/// the library, and what it maps in their place is known not to be managed: less can leave than
-/// where all mappings are followed.
+/// the library, and what it maps in their place is known not to be managed. So fewer pages can
+/// leave than where all mappings are followed.
 #[test]
 fn by_the_programs_own_allocator() {
     objects_keep_their_bytes("system", 200);

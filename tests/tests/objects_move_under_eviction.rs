@@ -1,6 +1,6 @@
-//! The structures and the row store of `terrace-objects` under Terrace: readers, writers, deleters
-//! and the relocator at once, while pages are evicted within a budget and at random, and kernel
-//! calls of Terrace fail. Every value is checked.
+//! The structures and the row store of `terrace-objects` under Terrace. Readers, writers, deleters
+//! and the relocator run at once, while pages are evicted within a budget and at random. Kernel
+//! calls of Terrace fail meanwhile. Every value is checked.
 //!
 //! A minute in all; `TERRACE_SOAK_SECONDS` has it last longer.
 

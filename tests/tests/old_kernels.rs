@@ -1,5 +1,5 @@
-//! Where the kernel lacks what Terrace needs, programs run as without it, and it is said what is
-//! missing: on Debian 12's own kernel, Linux 6.1, in a guest (`scripts/guest.sh`).
+//! Where the kernel lacks what Terrace needs, programs run as without it, and a line says what is
+//! missing. A guest (`scripts/guest.sh`) runs Debian 12's own kernel, Linux 6.1.
 
 use serde_json::Value;
 use std::os::unix::fs::symlink;
@@ -85,7 +85,7 @@ fn pages_leave_and_come_back_under_strict_overcommit() {
     leave_and_come_back("strict overcommit");
 }
 
-/// The kernel gives huge pages to whoever has room for one.
+/// The kernel gives a huge page wherever there is room for one.
 #[test]
 fn pages_leave_and_come_back_where_huge_pages_are_always_given() {
     leave_and_come_back("huge pages");

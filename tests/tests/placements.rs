@@ -32,7 +32,8 @@ cases! { PLACEMENTS.hold:
     any_advice
 }
 
-/// Nothing but the expectation tells them apart.
+/// Objects that differ only in the expectation of the program: those expected to be cold leave
+/// first.
 #[test]
 fn what_is_cold_leaves_first() {
     let _machine = machine();

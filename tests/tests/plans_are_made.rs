@@ -1,5 +1,6 @@
-//! `terrace plan`: what it says of a program that is observed, of one that runs, and of recordings,
-//! and that its commands can be run; and `terrace set --knob`, for a run whose regions are placed.
+//! `terrace plan`, for a program that is observed, for one that runs, and for recordings: what it
+//! says, and that its commands can be run. Also `terrace set --knob`, for a run whose regions are
+//! placed.
 
 use serde_json::Value;
 use std::time::{Duration, Instant};
@@ -109,8 +110,8 @@ fn a_recording_has_no_pages_to_compress() {
     assert!(with["settings"].as_array().is_some_and(|settings| settings.len() == 3), "{with:#}");
 }
 
-/// The knob and the window can be changed while a program runs. What its memory cost is told beside
-/// all in DRAM, also by a plan, which does not guess what was idle.
+/// The knob and the window can be changed while a program runs. The cost of its memory is told
+/// beside that of all data in DRAM. A plan tells it too, and does not guess what was idle.
 #[test]
 fn a_knob_is_told_while_a_program_runs() {
     let terrace = ["--knob", "1", "--window", "1s", "--tiers", "dram,lz4,zstd:1"]

@@ -50,7 +50,7 @@ impl Drop for Sysctl {
 struct Rights {
     sysctl: &'static str,
     user: u32,
-    /// For `confined.c`.
+    /// Options for `confined.c` that say which rights are taken away.
     taken: &'static str,
     /// Everything that is started, where every user can read it: this tree may be root's alone.
     public: TempDir,
@@ -81,7 +81,7 @@ impl Rights {
         to
     }
 
-    /// Runs a program with these rights, to its end. None, and a remark, where they cannot be
+    /// Runs a program with these rights, to its end. `None`, with a remark, where they cannot be
     /// arranged.
     #[track_caller]
     fn run(
@@ -254,7 +254,7 @@ fn the_device_is_enough_in_a_container() {
     Rights::of(NOBODY, "0", DENIED).suffice("opens by /dev/userfaultfd");
 }
 
-/// As in a container: a filter, and no device.
+/// A seccomp filter and no device, as in a container.
 #[test]
 fn a_filter_that_leaves_no_way_is_named() {
     for user in [ROOT, NOBODY] {
@@ -267,7 +267,7 @@ fn a_filter_that_leaves_no_way_is_named() {
     }
 }
 
-/// Such a filter would end the program for what Terrace does in it.
+/// A seccomp filter that would end the program for what Terrace does in it.
 #[test]
 fn a_filter_that_kills_is_found_out_first() {
     for taken in ["--kill userfaultfd", "--kill device", "--kill process_vm_readv"] {
@@ -276,7 +276,8 @@ fn a_filter_that_kills_is_found_out_first() {
     }
 }
 
-/// Without it a fork cannot bring back what its child will touch first.
+/// A seccomp filter that denies process_vm_readv. Without that call, a fork cannot bring back what
+/// its child will touch first.
 #[test]
 fn a_filter_that_denies_reading_through_the_kernel_is_named() {
     Rights::of(ROOT, "0", "--deny process_vm_readv")

@@ -1,12 +1,14 @@
-//! However processes begin, change and end, whatever rights they give up, and whatever threads,
-//! signals and libraries do in them: no byte is lost, also none of the C library's own.
+//! Processes begin, change and end in many ways. Whatever rights they give up, and whatever
+//! threads, signals and libraries do in them, no byte is lost. That includes the C library's own.
 
 use std::sync::LazyLock;
 use std::time::Duration;
 use terrace_tests::{Cases, Program, Running, Terrace, cases, compiled, terrace_library};
 
-/// A budget that nothing is evicted for, so that what a case evicts stays out until it is touched;
-/// and random evictions besides.
+/// Ways to run these cases:
+/// - a budget that nothing is evicted for, so that what a case evicts stays out until it is
+///   touched;
+/// - random evictions besides.
 static PROCESSES: LazyLock<Cases> = LazyLock::new(|| Cases {
     program: compiled("processes_live_and_die.c", &[]),
     arguments: vec![
@@ -48,8 +50,8 @@ cases! { PROCESSES.hold_managed_or_not:
     sandboxed_and_left_by_the_main_thread
 }
 
-/// Somebody else's preloaded library, behind ours as `terrace run` has it and before it as a user
-/// may have it.
+/// Another preloaded library, behind Terrace's as `terrace run` has it, and before it as a user may
+/// have it.
 #[test]
 fn with_another_preloaded_library() {
     let another = compiled("another_preload.c", &["-shared", "-fPIC"]);

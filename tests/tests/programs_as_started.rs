@@ -1,8 +1,8 @@
-//! Real programs, started as their users start them: they answer right and end as they do alone,
-//! what Terrace says of them is true, and no line of it comes twice.
+//! Real programs, started as their users start them: they answer right and end as they do alone.
+//! What Terrace says of them is true, and no line of it comes twice.
 //!
 //! A row of [`ROWS`] is one program. [`PLACES`] are hard places, in which the smaller ones run
-//! again: there a program is managed, or one true line says why not.
+//! again. There a program is managed, or one true line says why not.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -39,7 +39,7 @@ struct Row {
     /// Gives it data, and checks every answer. A program that ends by itself is checked by what
     /// it prints, which must be the same as alone.
     use_it: fn(&Scene, &mut Running),
-    /// How it is asked to end.
+    /// How the program is asked to end.
     end: End,
     /// Part of the output that must be the same as alone, if the program ends by itself.
     answers: fn(&str) -> String,
@@ -56,7 +56,7 @@ struct Row {
 enum End {
     ByItself,
     Signal(i32),
-    /// It has left a daemon, which is ended by its own client.
+    /// The program has left a daemon, which is ended by its own client.
     Daemon(fn(&Scene)),
 }
 
@@ -64,7 +64,7 @@ enum End {
 struct Scene {
     home: TempDir,
     port: u16,
-    /// Hard places are small.
+    /// Whether the program gets little data, as in hard places.
     small: bool,
 }
 
@@ -160,7 +160,7 @@ fn status_bytes(process: i32, field: &str) -> Option<u64> {
 #[derive(Default)]
 struct Outside {
     peaks: BTreeMap<i32, Seen>,
-    /// The anonymous memory of the one that has most, when last looked at.
+    /// The anonymous memory in bytes, at the last look, of the process that has most.
     anonymous: u64,
 }
 
@@ -280,7 +280,7 @@ fn holds(row: &Row, alone: &Finished, under: &Finished, outside: &Outside, may_s
             continue;
         };
         // A process that ends by itself may grow after the last look, and one that lives shortly
-        // does; the kernel's counts are late by some pages for each CPU.
+        // does. The kernel's counts are late by some pages for each CPU.
         let by_itself = matches!(row.end, End::ByItself);
         if by_itself && seen.last - seen.since < Duration::from_secs(2) {
             continue;
@@ -656,7 +656,7 @@ const ROWS: &[Row] = &[
         answers: str::to_owned,
         report: tells_shared,
         falls_by: None,
-        // Nobody gave its user the device.
+        // The server's own user has no right to the device.
         may_say: &["no permission for userfaultfd"],
         known: None,
     },
@@ -832,7 +832,8 @@ fn use_redis(scene: &Scene, running: &mut Running) {
     assert!(!running.is_running());
 }
 
-/// Every so many keys of the server in `map.js`, twice.
+/// Checks the size of the map that the server in `map.js` holds, and every `step`th of its `count`
+/// keys.
 fn check_map(scene: &Scene, count: usize, step: usize) {
     assert_eq!(scene.get("/size"), count.to_string().as_bytes());
     for key in (0..count).step_by(step) {
@@ -1097,7 +1098,7 @@ struct Place {
     alone_not: &'static [&'static str],
 }
 
-/// A device that everybody may read, in the place of the machine's own.
+/// A device that every user may read, in the place of the machine's own.
 macro_rules! with_device {
     ($then:literal) => {
         concat!(

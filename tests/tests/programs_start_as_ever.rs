@@ -1,5 +1,5 @@
-//! What a program starts, and what starts it, find it as it would be alone: children that a preload
-//! cannot come into, service managers, and whoever sends signals.
+//! What a program starts, and what starts it, find it as it would be alone. That goes for children
+//! that a preload cannot come into, for service managers, and for senders of signals.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -137,7 +137,7 @@ fn preloads_of_the_users_stay() {
     assert!(String::from_utf8_lossy(&under.stdout).contains("theirs.so"));
 }
 
-/// Alone, under the usual allocator, and with the program's own.
+/// The program runs alone, under the usual allocator, and with its own allocator.
 #[test]
 fn a_library_is_bound_deeply() {
     let library = compiled("deep_binding_library.c", &["-shared", "-fPIC"]);
@@ -203,7 +203,8 @@ fn a_program_with_its_own_allocator_forks() {
     with_its_own_allocator(&[]);
 }
 
-/// Nor does what starts when the program maps memory, which it may do while it holds that lock.
+/// What starts when the program maps memory takes none from the program's allocator either. The
+/// program may map memory while it holds that allocator's lock.
 #[test]
 fn a_program_maps_memory_for_its_own_allocator() {
     with_its_own_allocator(&["maps-locked"]);
@@ -293,7 +294,7 @@ fn a_service_manager_means_the_program() {
     assert_eq!(stdout(start(&others)), VARIABLES.map(|name| format!("{name} is 1\n")).concat());
 }
 
-/// By the number of its file in pidfs, too.
+/// A service manager may name the listener by the number of its file in pidfs, too.
 #[test]
 fn a_listener_is_named_by_its_file() {
     let own = "import os\nnumber = lambda: str(os.fstat(os.pidfd_open(os.getpid())).st_ino)\n";
@@ -309,8 +310,8 @@ fn a_listener_is_named_by_its_file() {
     assert_eq!(program().under(Terrace::within("4G")).succeed().stdout, b"named True True\n");
 }
 
-/// A manager that listens to the main process alone hears the program, and nobody else becomes the
-/// main process.
+/// A manager that listens to the main process alone hears the program, and no other process becomes
+/// the main process.
 #[test]
 fn notifications_are_the_main_processs() {
     let scratch = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! Real programs do under Terrace exactly what they do alone: far below the least memory that they
-//! can be held in, and with random pages evicted all the time.
+//! Real programs do under Terrace exactly what they do alone. They run far below the least memory
+//! that they can be held in, and with random pages evicted all the time.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -16,8 +16,8 @@ const TIME_LIMIT: Duration = Duration::from_secs(240);
 /// Commands on their way to a server at once.
 const PIPELINED: usize = 200;
 
-/// Both ways in which a program is put to the test: a budget that it cannot be held in, and random
-/// evictions; its objects by size and by context.
+/// Ways to put a program to the test: a budget that it cannot be held in, and random evictions. Its
+/// objects are grouped by size in one and by context in the other.
 fn hardships(dram: &str) -> [Terrace; 2] {
     [Terrace::within(dram), Terrace::stressed().and("--allocator=context")]
 }
@@ -38,7 +38,7 @@ fn directory() -> TempDir {
         .expect("a temporary directory can be made")
 }
 
-/// Deterministic, and good enough to scatter accesses.
+/// A generator of numbers: deterministic, and good enough to scatter accesses.
 struct Random(u64);
 
 impl Random {
@@ -105,7 +105,8 @@ fn connect(server: &mut Running, socket: &Path) -> UnixStream {
     }
 }
 
-/// CPython 3 of the system: a version manager's would be a script. Says so if there is none.
+/// The system's CPython 3, since a version manager's would be a script. `None`, with a remark, if
+/// there is none.
 fn python() -> Option<&'static str> {
     let python = ["/usr/bin/python3", "python3"]
         .into_iter()
@@ -572,7 +573,7 @@ impl Redis {
         }
     }
 
-    /// Every key holds its version, and there are no others.
+    /// Expects that every key holds its version, and that there are no others.
     fn verify(&mut self, versions: &[u32]) {
         let present = versions.iter().filter(|&&version| version != 0).count();
         assert_eq!(self.command(&[b"DBSIZE"]), Reply::Number(present as i64));
@@ -689,7 +690,7 @@ impl Memcached {
         }
     }
 
-    /// Every key holds its version, which is also its flags.
+    /// Expects that every key holds its version, which is also its flags.
     fn verify(&mut self, versions: &BTreeMap<usize, u32>) {
         for versions in versions.iter().collect::<Vec<_>>().chunks(PIPELINED) {
             let names: String =

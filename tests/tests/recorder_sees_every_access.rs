@@ -51,7 +51,7 @@ fn linked(source: &str, compiler: &str) -> PathBuf {
     program
 }
 
-/// Runs it with these variables.
+/// Runs the program with these variables.
 fn run(program: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> Output {
     Command::new(program).args(arguments).envs(environment.iter().copied()).output().unwrap()
 }
@@ -220,8 +220,8 @@ fn misses_are_counted_by_page() {
     assert_eq!(number("/misses/dead_objects"), 0);
 }
 
-/// `terrace report utilisation` of that: hot objects, the pages that they are on, who made them,
-/// and what they would save side by side.
+/// `terrace report utilisation` names hot objects, the pages that they are on and the callers that
+/// made them. It says what they would save side by side.
 #[test]
 fn hot_objects_that_are_strewn_over_pages_are_reported() {
     let (scratch, file) = recorded(&PROGRAM, "objects", &["sparse"], &ALL);
@@ -334,8 +334,8 @@ fn objects_of_cpp_are_objects() {
     assert!(made.iter().filter(|event| matches!(event, Event::Died { .. })).count() > 1000);
 }
 
-/// The allocator behind is the program's, or whichever is preloaded; ours among them, where
-/// `terrace run` brings it.
+/// The allocator behind the recorder is the program's own or any preloaded one, also Terrace's
+/// where `terrace run` brings it.
 #[test]
 fn any_allocator_may_be_behind() {
     let preloads: Vec<PathBuf> = ["libjemalloc.so.2"]

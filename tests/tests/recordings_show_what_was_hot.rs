@@ -34,8 +34,8 @@ fn json(arguments: &[&str]) -> serde_json::Value {
     serde_json::from_slice(&output.stdout).expect("JSON")
 }
 
-/// Samples in the lower and the upper half of a mapping, of windows that lie in the first and the
-/// second half of the time.
+/// Numbers of samples in the lower and upper half of a mapping, for windows in the first and second
+/// half of the time.
 fn halves(recording: &serde_json::Value, address: u64, bytes: u64) -> [[f64; 2]; 2] {
     let windows = recording["windows"].as_array().expect("windows");
     let met = |window: &serde_json::Value| {
@@ -158,7 +158,7 @@ fn accesses_one_by_one() {
     for (at, half) in halves.iter().enumerate() {
         met[usize::from(at >= halves.len() / 2)][*half] += 1;
     }
-    // Who touches everything first comes by both.
+    // The program touches everything first, and so meets both halves.
     assert!(
         met[0][0] > 100
             && met[0][0] > 2 * met[0][1]

@@ -1,5 +1,5 @@
-//! `--placement`: each model places the regions of a program over several tiers at once, the
-//! program reads what it wrote, and the report says what was recommended beside what is.
+//! `--placement`: each model places the regions of a program over several tiers at once. The
+//! program reads what it wrote, and the report shows recommended pages beside actual ones.
 
 use serde_json::Value;
 use std::os::unix::process::ExitStatusExt;
@@ -102,7 +102,7 @@ fn expect_soon(what: &str, holds: impl Fn() -> bool) {
     }
 }
 
-/// Pages leave a tier that is taken off the list, also where a model would have them there, and
+/// Pages leave a tier that is taken off the list, also where a model would have them there. They
 /// come to it again when it is put back. No byte is wrong.
 #[test]
 fn the_list_of_tiers_changes_while_a_program_runs() {

@@ -36,7 +36,7 @@ impl Observed {
         (self.0[self.0.len() - 1].0 - self.0[0].0).as_secs_f64()
     }
 
-    /// The average, weighted by time, from a moment on.
+    /// The average in bytes, weighted by time, from this second on.
     fn mean_from(&self, second: f64) -> f64 {
         let from = self.0[0].0 + Duration::from_secs_f64(second);
         let (mut byte_seconds, mut seconds) = (0.0, 0.0);
@@ -196,7 +196,8 @@ fn waits_of_threads_are_not_added_up() {
     assert!(report.number("/slowdown_last_minute") <= 1.0, "{report}");
 }
 
-/// Memory that Terrace does not manage, by kind; also of a program that has nothing else.
+/// Memory that Terrace does not manage is reported by kind, also for a program that has nothing
+/// else.
 #[test]
 fn memory_out_of_reach_is_told_by_kind() {
     let program = compiled("out_of_reach.c", &[]);
@@ -229,7 +230,7 @@ fn memory_out_of_reach_is_told_by_kind() {
     }
 }
 
-/// Somebody between `terrace run` and the program replaces or clears LD_PRELOAD.
+/// A program between `terrace run` and the user's own replaces or clears LD_PRELOAD.
 #[test]
 fn who_was_started_without_the_library_is_named() {
     let program = compiled("out_of_reach.c", &[]);
@@ -269,8 +270,8 @@ fn observing_tells_what_is_idle() {
     assert!(told, "{}", finished.account("did not tell"));
 }
 
-/// With nothing said of memory, what is idle leaves, and nothing is said of a budget. It leaves by
-/// 3 % of the data a second at most, from five seconds after the last growth on.
+/// Where the user says nothing of memory, what is idle leaves, and the report says nothing of a
+/// budget. At most 3 % of the data leave a second, from five seconds after the last growth on.
 #[test]
 fn a_slowdown_limits_what_is_idle() {
     let script = "import time\nb = b''.join(b'row %d of some text ' % n * 20 for n in range(300000))\n\
@@ -313,8 +314,8 @@ fn memory_after_a_filter_counts_as_seen_from_outside() {
     );
 }
 
-/// A driver, a shell or a manager that starts the program with the memory: what is told in full is
-/// who held most, whoever was started first. What the others held is told too.
+/// A driver, a shell or a manager starts the program that has the memory. The report tells in full
+/// of the process that held most, whichever was started first. It also tells what the others held.
 #[test]
 fn who_held_most_is_told_in_full() {
     let _machine = machine();

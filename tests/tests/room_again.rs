@@ -1,4 +1,5 @@
-//! What left for want of room comes back when there is room again, though nobody touches it.
+//! Pages that left for want of room come back when there is room again, though the program does not
+//! touch them.
 
 use terrace_tests::{Program, Terrace, compiled};
 

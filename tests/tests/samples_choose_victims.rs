@@ -168,8 +168,8 @@ fn what_this_machine_lacks_is_said() {
     }
 }
 
-/// In Python, a program that counts SIGURG, which it comes to handle after so many seconds, while
-/// it works for three.
+/// A Python program that works for three seconds and counts SIGURG. It handles the signal only
+/// after `handles_after_s` seconds.
 fn counts_urgent_signals(handles_after_s: f64) -> Program {
     let program = format!(
         "import signal, time\n\
@@ -229,7 +229,7 @@ fn a_timer_samples_where_perf_events_are_forbidden() {
                    while time.time() - begun < 2:\n    assert sum(block[7] for block in data) == sum(n % 251 for n in range(30000))\n\
                    assert signal.SIGURG not in signal.sigpending()\n";
     Program::new("python3").args(["-c", program]).under(timer("64M")).succeed();
-    // Who handles the signal keeps it.
+    // A program that handles the signal keeps it.
     for (after_s, most) in [(0.0, 0), (1.5, 60)] {
         let finished = counts_urgent_signals(after_s).under(timer("64M")).succeed();
         let count: u32 =

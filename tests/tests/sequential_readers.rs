@@ -1,5 +1,5 @@
-//! A program that reads evicted memory page after page finds every page, also those that came back
-//! before they were touched.
+//! A program that reads evicted memory page after page finds every page. That includes pages that
+//! came back before they were touched.
 
 use std::sync::LazyLock;
 use terrace_tests::{Cases, Program, Terrace, cases, compiled};

@@ -1,4 +1,4 @@
-//! A service under a real systemd, in a guest (`scripts/guest.sh`): what the pages say of the unit,
+//! A service under a real systemd, in a guest (`scripts/guest.sh`). What the pages say of the unit,
 //! the group and the device is done there, command by command. Redis runs under Terrace, answers,
 //! stops with a report, and is started again after a crash.
 
@@ -10,7 +10,7 @@ use std::sync::LazyLock;
 use terrace_tests::page::{blocks_of, commands_run_by};
 use terrace_tests::{Guest, Outcome, Steps, missing, package, skip, target_directory};
 
-/// In this order. Words in capital letters are files that [`programs`] makes.
+/// Steps in the guest, in this order. Words in capital letters are files that [`programs`] makes.
 const STEPS: &[(&str, &str)] = &[
     ("systemd", "cat /proc/1/comm; uname -r"),
     // A tarball's files are found by systemd and udev, once the group is made.
@@ -114,7 +114,7 @@ const STEPS: &[(&str, &str)] = &[
          journalctl --no-pager --unit $unit; systemctl stop $unit.socket $unit; \
          soon has_no_process_left",
     ),
-    // The cache, as a user that systemd makes for it, who may use the device.
+    // The cache, as a user that systemd makes for it and that may use the device.
     (
         "cache",
         ". IN_SERVICE; unit=terrace-kv; \
@@ -156,7 +156,7 @@ fn block(page: &str, line: &str) -> String {
     block.unwrap_or_else(|| panic!("no block of {page} has {line}")).text.clone()
 }
 
-/// The commands that a page says are run by a test here, those with such a word.
+/// The commands with `word` among those that a page says are run by this function.
 fn commands(function: &str, word: &str) -> String {
     let mut commands = commands_run_by(function);
     commands.retain(|command| command.contains(word));
@@ -314,7 +314,7 @@ fn a_service_that_crashed_is_started_again() {
 #[ignore = "a guest with systemd takes minutes: make soak"]
 fn a_watchdog_is_answered_by_the_program_itself() {
     let Some(watched) = outcome("watched") else { return };
-    // Not before somebody comes to the socket; and all the time the same process.
+    // Not before a client comes to the socket; and all the time the same process.
     let said: Vec<&str> = watched.stdout.lines().collect();
     let [before, first, second, main, ..] = said[..] else { panic!("{watched:?}") };
     assert_eq!((before, first, second), ("inactive", main, main), "{watched:?}");

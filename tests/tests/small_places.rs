@@ -1,5 +1,5 @@
-//! No lack of room, no limit and no early loss of rights ends a program under Terrace, or keeps its
-//! pages in DRAM where they need not stay.
+//! No lack of room, no limit and no early loss of rights ends a program under Terrace. Nor does any
+//! keep pages in DRAM where they need not stay.
 
 use std::path::PathBuf;
 use std::sync::LazyLock;
@@ -13,7 +13,7 @@ const TIME_LIMIT: Duration = Duration::from_secs(100);
 
 static SMALL_PLACES: LazyLock<PathBuf> = LazyLock::new(|| compiled("small_places.c", &[]));
 
-/// Runs a case under Terrace, in a place that a shell's commands make small; it must succeed.
+/// Runs a case under Terrace, in a place that a shell's commands make small. The case must succeed.
 /// `None` where it cannot be checked.
 #[track_caller]
 fn hold(arguments: &[&str], place: &str) -> Option<Finished> {
@@ -49,7 +49,8 @@ fn run(program: Program) -> Option<Finished> {
     Some(finished)
 }
 
-/// A run directory's file system of this size, which is the only one.
+/// Shell commands that make a file system of this size for run directories, with no other place for
+/// them.
 fn only_place(size: &str) -> String {
     format!(
         "mount -t tmpfs -o size={size} none /dev/shm; export TMPDIR=/dev/shm; unset XDG_RUNTIME_DIR;"

@@ -1,5 +1,5 @@
-//! The tier `swap`: pages that Terrace chooses are as safe in the kernel's swap as anywhere, the
-//! report says what the kernel says of them, and nobody else's swap is used up.
+//! The tier `swap`: pages that Terrace chooses are as safe in the kernel's swap as anywhere. The
+//! report says what the kernel says of them, and swap of other programs is not used up.
 
 use std::fs;
 use std::sync::LazyLock;
@@ -11,8 +11,11 @@ use terrace_tests::{
 const MIB: u64 = 1 << 20;
 const WITHIN: Duration = Duration::from_secs(60);
 
-/// A budget that nothing is evicted for, so that what a case evicts stays out until it is touched;
-/// and random evictions, swap and others in turn.
+/// Ways to run these cases:
+/// - a budget that nothing is evicted for, so that what a case evicts stays out until it is
+///   touched;
+/// - random evictions, to swap and other tiers in turn, also while kernel calls fail;
+/// - a budget of 16 MiB, with swap behind `lz4`.
 static CASES: LazyLock<Cases> = LazyLock::new(|| Cases {
     program: compiled("swap_tier.c", &[]),
     arguments: Vec::new(),
@@ -25,7 +28,7 @@ static CASES: LazyLock<Cases> = LazyLock::new(|| Cases {
     ],
 });
 
-/// A zram device of so many bytes, or the test is skipped.
+/// A zram device of `bytes` bytes, used as swap; `None` where there can be none, which is said.
 fn zram(test: &str, bytes: u64) -> Option<Zram> {
     Zram::swap_on(bytes).map_err(|reason| skip(test, &reason)).ok()
 }
@@ -51,7 +54,7 @@ fn threads_touch_swapped_pages() {
     holds("threads_touch_swapped_pages");
 }
 
-/// Cases of other files, with pages going to the kernel's swap at random.
+/// Runs cases of other test files, with pages going to the kernel's swap at random.
 fn hold_elsewhere(program: &str, arguments: &[&str], cases: &[&str]) {
     let Some(_zram) = zram(program, 1024 * MIB) else { return };
     let program = compiled(program, arguments);
@@ -91,8 +94,8 @@ fn the_kernel_finds_swapped_memory() {
     hold_elsewhere("the_kernel_finds_evicted_memory.c", &[], &cases);
 }
 
-/// The stress test for lost updates, with pages going to the kernel's swap, and there and
-/// elsewhere.
+/// The stress test for lost updates, with pages going to the kernel's swap alone, and to swap and
+/// compressed memory.
 #[test]
 fn no_update_is_lost_in_swap() {
     let Some(_zram) = zram("no_update_is_lost_in_swap", 1024 * MIB) else { return };
@@ -117,8 +120,8 @@ fn start(case: &str, terrace: Terrace) -> Running {
     Program::new(&CASES.program).arg(case).under(terrace).start()
 }
 
-/// That a page came back is seen a look later at the latest: who asks that it leaves is not refused
-/// for that.
+/// Terrace sees at its next look that a page came back. A program that asks meanwhile for the page
+/// to leave is not refused.
 #[test]
 fn what_came_back_leaves_when_asked_again() {
     if let Some(_zram) = zram("what_came_back_leaves_when_asked_again", 512 * MIB) {
@@ -129,7 +132,7 @@ fn what_came_back_leaves_when_asked_again() {
     }
 }
 
-/// Where the kernel swaps to memory, that is used without being asked for.
+/// Where the kernel swaps to memory, that swap is used without being asked for.
 #[test]
 fn auto_is_the_default_where_there_is_zram() {
     let Some(_zram) = zram("auto_is_the_default_where_there_is_zram", 512 * MIB) else { return };
@@ -150,7 +153,7 @@ fn wait_for_line(running: &Running, line: &str) {
     }
 }
 
-/// Has the program go on to its checks.
+/// Sends the signal that has the program go on to its checks.
 fn signal(running: &Running) {
     // SAFETY: no memory is involved; the process is one that this test started.
     unsafe { libc::kill(running.program_pid(), libc::SIGUSR1) };
@@ -165,8 +168,8 @@ fn kib_of(file: &str, name: &str) -> u64 {
     line.trim().trim_end_matches("kB").trim().parse().expect("a number")
 }
 
-/// What the kernel says is swapped of the process is what the report says, and so is what it takes
-/// of memory.
+/// What the report says of swapped data, and of the memory that these take, agrees with the
+/// kernel's figures.
 #[test]
 fn the_report_says_what_the_kernel_says() {
     let Some(_zram) = zram("the_report_says_what_the_kernel_says", 512 * MIB) else { return };
@@ -222,12 +225,13 @@ fn a_budget_is_kept_by_swap_alone() {
     assert!(finished.status.success(), "{}", finished.account("failed"));
     let report = finished.report();
     report.expect_moves(1000, 100);
-    // Nobody of ours waits with the program, but it waits all the same: 13 us a fault at the least.
+    // No thread of Terrace waits with the program, but it waits all the same: 13 us a fault at the
+    // least.
     let faults = report.number("/tiers/1/faults");
     assert!(report.number("/stall_s") > faults * 12e-6, "{report}");
 }
 
-/// Pages that the kernel brought back: major faults.
+/// Number of pages that the kernel brought back: major faults of the program.
 fn returned_pages(running: &Running) -> u64 {
     let stat =
         fs::read_to_string(format!("/proc/{}/stat", running.program_pid())).expect("it runs");

@@ -4,9 +4,12 @@
 use std::sync::LazyLock;
 use terrace_tests::{Cases, Program, Terrace, cases, compiled, skip};
 
-/// A budget that nothing is evicted for, so that what a case evicts stays out until it is touched;
-/// random evictions; and these beside a budget below what a case uses, or where regions become huge
-/// pages at any time.
+/// Ways to run these cases:
+/// - a budget that nothing is evicted for, so that what a case evicts stays out until it is
+///   touched;
+/// - random evictions;
+/// - random evictions beside a budget below what a case uses, or where regions become huge pages at
+///   any time.
 static CALLS: LazyLock<Cases> = LazyLock::new(|| Cases {
     program: compiled("the_kernel_finds_evicted_memory.c", &[]),
     arguments: Vec::new(),
@@ -40,7 +43,8 @@ cases! { CALLS.hold:
     other_processes_while_pages_move
 }
 
-/// The one way of evicting that does not notice pinned pages ends when there may be some.
+/// Write protection, the one way of evicting that does not notice pinned pages, ends when there may
+/// be some.
 #[test]
 fn a_direct_file_ends_write_protection() {
     ends_write_protection(
@@ -49,7 +53,7 @@ fn a_direct_file_ends_write_protection() {
     );
 }
 
-/// So it does when it cannot be seen whether there are some.
+/// Write protection also ends when Terrace cannot see whether there are pinned pages.
 #[test]
 fn a_main_thread_that_leaves_ends_write_protection() {
     ends_write_protection(

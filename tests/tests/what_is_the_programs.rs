@@ -1,5 +1,7 @@
-//! What is the program's, Terrace keeps out of: holes in its address space, its limits, files that
-//! got a number, its signal handlers, the C library's locks, and rights that its caller has not.
+//! What Terrace keeps out of, since it is the program's:
+//! - holes in its address space, its limits, and files that got a number;
+//! - its signal handlers, and the C library's locks;
+//! - rights that its caller does not have.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -11,8 +13,10 @@ fn program(ways: Vec<Terrace>) -> Cases {
     Cases { program: compiled("what_is_the_programs.c", &[]), arguments: vec![], ways }
 }
 
-/// A budget that nothing is evicted for, so that what a case evicts stays out until it is touched;
-/// and random evictions besides.
+/// Ways to run these cases:
+/// - a budget that nothing is evicted for, so that what a case evicts stays out until it is
+///   touched;
+/// - random evictions besides.
 static PROGRAM: LazyLock<Cases> =
     LazyLock::new(|| program(vec![Terrace::within("4G"), Terrace::stressed()]));
 static WITHIN: LazyLock<Cases> = LazyLock::new(|| program(vec![Terrace::within("4G")]));
@@ -32,14 +36,15 @@ cases! { WITHIN.hold_managed_or_not:
     nothing_starts_in_a_handler
 }
 
-/// The grouped heap has more ranges, and no more of them is reserved.
+/// With `--allocator context` the heap has more ranges, and no more of them is reserved.
 #[test]
 fn little_is_reserved_by_context() {
     program(vec![Terrace::within("4G").and("--allocator").and("context")])
         .hold("little_is_reserved");
 }
 
-/// This only Terrace does.
+/// Terrace gives freed memory back in malloc, never in mmap. Without Terrace there is nothing to
+/// check.
 #[test]
 fn mappings_leave_the_heap_alone() {
     Program::new(&WITHIN.program)
@@ -62,8 +67,8 @@ fn complaints_are_said() {
     );
 }
 
-/// Whoever calls a setuid program that is linked with the library has the environment, and no say
-/// in what is done with the owner's rights.
+/// The caller of a setuid program that is linked with the library chooses its environment. That
+/// gives the caller no say in what is done with the owner's rights.
 #[test]
 fn environments_of_others_are_not_obeyed() {
     const NOBODY: u32 = 65534;

@@ -1,4 +1,4 @@
-//! Where there is no more memory, for the program or for Terrace, nothing is lost and nobody is
+//! Where there is no more memory, for the program or for Terrace, nothing is lost and no process is
 //! ended.
 
 use std::sync::LazyLock;
@@ -39,7 +39,7 @@ fn a_full_medium_is_said_once() {
     );
 }
 
-/// There is no memory for the table of pages: those beyond it stay in DRAM until there is, and that
+/// There is no memory for the table of pages. Pages beyond it stay in DRAM until there is, and that
 /// is said once.
 #[test]
 fn a_full_table_is_said_once() {
