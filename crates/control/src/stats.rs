@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 use terrace_policy::eviction::victims::Reason;
 
 /// First field of a valid page; its last byte counts layouts.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"TERRACE\x0f");
+pub const MAGIC: u64 = u64::from_le_bytes(*b"TERRACE\x10");
 /// Longest note, in bytes.
 pub const NOTE_BYTES: usize = 256;
 
@@ -178,6 +178,9 @@ counters! {
     /// of them.
     huge_split: AtomicU64, report "huge_split"
         "Number of regions of 2 MiB that became huge pages and were split again.";
+    /// Times that a codec trained a dictionary on evicted pages.
+    dictionaries: AtomicU64, report "dictionaries"
+        "Number of dictionaries that codecs trained on evicted pages.";
     /// Pages found shared with a forked child and therefore left alone, at the last scan.
     shared_pages: AtomicU64;
     /// Nanoseconds the program's threads waited for restores and for room, estimated.
@@ -507,7 +510,7 @@ mod tests {
     fn each_layout_has_a_number_of_its_own() {
         let counts = std::mem::offset_of!(StatsPage, counts);
         let layout = [counts, size_of::<Counts>(), size_of::<StatsPage>()];
-        assert_eq!((MAGIC.to_le_bytes()[7], layout), (15, [200, 184, 1992]));
+        assert_eq!((MAGIC.to_le_bytes()[7], layout), (16, [200, 192, 2000]));
     }
 
     #[test]

@@ -26,7 +26,8 @@ impl Evictor {
             if let Some(pages) = training.due(tier) {
                 // No fork may take place meanwhile.
                 let _inside = mm.gate.worker();
-                tier.train(&pages, &sys::thread_cpu_ns);
+                let has_trained = tier.train(&pages, &sys::thread_cpu_ns);
+                mm.account.dictionaries.fetch_add(u64::from(has_trained), Relaxed);
                 // One at a time: each takes milliseconds.
                 return;
             }
@@ -337,6 +338,7 @@ mod tests {
             evictor.train(pager);
         }
         assert!(!evictor.training[2].is_first(), "768 pages are enough");
+        assert_eq!(pager.account.dictionaries.load(Relaxed), 1);
         assert_eq!(pager.tiers[2].stats.pages(), 0);
     }
 }
