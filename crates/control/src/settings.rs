@@ -673,6 +673,17 @@ macro_rules! settings_table {
             readahead: bool, default (true), variable "TERRACE_READAHEAD",
             file boolean "true or false (without quotes)";
 
+            /// Serve each fault at once: no handler waits at normal priority for more faults to
+            /// serve together, as it does where that takes less CPU time
+            #[arg(
+                long = "no-coalescing", value_name = "BOOL", num_args = 0..=1, require_equals = true,
+                default_missing_value = "true",
+                value_parser = BoolishValueParser::new().map(|none| !none),
+                hide_possible_values = true
+            )]
+            coalescing: bool, default (true), variable "TERRACE_COALESCING",
+            file boolean "true or false (without quotes)";
+
             /// Decompress and compare every page when it is stored, while the original is still
             /// there (for distrusted memory and new codecs)
             #[arg(

@@ -74,7 +74,9 @@ impl Mm {
                         self.faults.cost.read(faults as u64);
                     }
                     if let Some((ahead, coalescer, follower)) = &mut of_handler {
-                        coalescer.read(gathered);
+                        if self.settings.coalescing {
+                            coalescer.read(gathered);
+                        }
                         follower.served(&self.faults.threads, faults, last);
                         let count = self.read_ahead(uffd, messages, tools, ahead);
                         self.queue_messages(uffd, &messages[..count]);
