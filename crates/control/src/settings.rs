@@ -662,8 +662,7 @@ macro_rules! settings_table {
             variable "TERRACE_CONTEXT_DEPTH",
             file number_or_word "a number such as 4, or \"height\"";
 
-            /// Bring back no pages ahead of a thread that faults page by page: each comes when it
-            /// is touched
+            /// Bring back no pages ahead of a thread that faults page by page
             #[arg(
                 long = "no-readahead", value_name = "BOOL", num_args = 0..=1, require_equals = true,
                 default_missing_value = "true",
@@ -673,8 +672,7 @@ macro_rules! settings_table {
             readahead: bool, default (true), variable "TERRACE_READAHEAD",
             file boolean "true or false (without quotes)";
 
-            /// Serve each fault at once: no handler waits at normal priority for more faults to
-            /// serve together, as it does where that takes less CPU time
+            /// Serve each fault at once, never several together
             #[arg(
                 long = "no-coalescing", value_name = "BOOL", num_args = 0..=1, require_equals = true,
                 default_missing_value = "true",
