@@ -63,7 +63,8 @@ class Run:
         self.rss_peak = max((rss for _, _, rss in self.looks), default=0)
         self.rss_mean = self.mean_from(start)
         # Growing comes first, then serving, which is what the speed is of.
-        self.rss_serving = self.mean_from(start + self.elapsed_s - self.speed["serve_s"])
+        end = self.looks[-1][1] if self.looks else start
+        self.rss_serving = self.mean_from(end - self.speed["serve_s"])
 
     def mean_from(self, begin):
         """The program's resident memory from a time on, averaged over time."""
@@ -149,7 +150,9 @@ def demonstrate(terrace, directory):
     if not held.report["managed"] or held.report["state"] != "active":
         print("\n  Terrace could not move pages here (see the report above): `terrace doctor` says why, and how to change that.")
         return
-    saved = 1 - held.rss_serving / alone.rss_serving if alone.rss_serving else 0
+    if not (alone.rss_serving and held.rss_serving):
+        raise Failed("no look at the program's memory succeeded while it served")
+    saved = 1 - held.rss_serving / alone.rss_serving
     saved_in_all = 1 - held.rss_mean / alone.rss_mean if alone.rss_mean else 0
     slower = held.speed["operations_per_s"] / alone.speed["operations_per_s"]
     lost = 1 - alone.elapsed_s / held.elapsed_s

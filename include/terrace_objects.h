@@ -133,7 +133,8 @@ int terrace_objects_step(terrace_objects *objects, terrace_objects_relocate *rel
 int terrace_objects_step_simple(terrace_objects *objects, terrace_objects_relocate_simple *relocate, uint64_t budget_ns);
 /*
  * Begins a round now, including segments that rest because objects could not be moved. For use
- * after a change of hot objects that the program knows of.
+ * after a change of hot objects that the program knows of. Waits for a step under way: the
+ * function that moves objects must not call it.
  */
 void terrace_objects_wake(terrace_objects *objects);
 /*

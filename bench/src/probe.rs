@@ -215,8 +215,7 @@ fn monotonic_ns() -> u64 {
 }
 
 /// Pages a region out and touches it in random order; prints figures as JSON. Lays its own times
-/// beside those of Terrace's handlers, if they are there. Where it may run on several CPUs it stays
-/// on the last of them.
+/// beside those of Terrace's handlers, if they are there.
 pub fn time_touches() -> anyhow::Result<()> {
     // SAFETY: a name of the library's.
     let symbol = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"terrace_fault_times".as_ptr()) };

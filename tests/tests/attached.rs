@@ -319,10 +319,15 @@ fn go_program() -> Option<PathBuf> {
             .args([&program, &source])
             .output();
         match built {
-            Err(error) => skip("a Go program", &format!("go cannot be run: {error}")),
-            Ok(output) => drop(told(output)),
+            Err(error) => {
+                skip("a Go program", &format!("go cannot be run: {error}"));
+                None
+            }
+            Ok(output) => {
+                told(output);
+                Some(program)
+            }
         }
-        program.exists().then_some(program)
     };
     PROGRAM.get_or_init(build).clone()
 }
@@ -334,10 +339,15 @@ fn musl_program() -> Option<PathBuf> {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/attached.c");
         let program = target_directory().join("terrace-programs/attached-musl");
         match Command::new("musl-gcc").args(["-O2", "-o"]).args([&program, &source]).output() {
-            Err(error) => skip("a program for musl", &format!("no musl-gcc: {error}")),
-            Ok(output) => drop(told(output)),
+            Err(error) => {
+                skip("a program for musl", &format!("no musl-gcc: {error}"));
+                None
+            }
+            Ok(output) => {
+                told(output);
+                Some(program)
+            }
         }
-        program.exists().then_some(program)
     };
     PROGRAM.get_or_init(build).clone()
 }
@@ -1140,7 +1150,7 @@ fn killed_at_any_moment() {
         let victims = ["terrace-keeper", "terrace", "terrace-guard", "stub"];
         let victim = victims[random.below(4) as usize];
         let process = if victim == "stub" {
-            // Its command line is the target's; the keeper knows it once it is there.
+            // Its command line is the target's. The keeper knows it once it is attached.
             target.figures().and_then(|figures| figures["stub"].as_i64()).map(|stub| stub as i32)
         } else {
             // One process: while it forks, the keeper has its guard's name.

@@ -77,9 +77,9 @@ fn page_out(whom: Whom, limit: Limit) -> Result<String> {
 }
 
 /// The end of a pipe at which the command waits.
-struct Warned(File);
+struct Answer(File);
 
-impl Warned {
+impl Answer {
     fn ok(mut self, text: &str) {
         let _ = write!(self.0, "ok {text}");
     }
@@ -91,7 +91,7 @@ impl Warned {
 
 /// Does something in a process of its own, which keeps a descriptor. Returns what that process
 /// says, once it has.
-fn in_the_background(kept: Option<i32>, act: impl FnOnce(Warned)) -> Result<String> {
+fn in_the_background(kept: Option<i32>, act: impl FnOnce(Answer)) -> Result<String> {
     let mut ends = [0; 2];
     // SAFETY: the array has room for both ends.
     if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
@@ -109,7 +109,7 @@ fn in_the_background(kept: Option<i32>, act: impl FnOnce(Warned)) -> Result<Stri
             // has in common with the keeper.
             // SAFETY: ends the process.
             std::panic::set_hook(Box::new(|_| unsafe { libc::_exit(101) }));
-            act(Warned(writer));
+            act(Answer(writer));
             // SAFETY: ends the process; what the command had is not undone twice.
             unsafe { libc::_exit(0) }
         }

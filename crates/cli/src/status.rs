@@ -15,7 +15,7 @@ use serde::Serialize;
 use std::collections::{HashMap, HashSet};
 use std::io::{self, Write};
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use terrace_control::stats::State;
 use terrace_os as sys;
 use terrace_policy::eviction::victims::Reason;
@@ -175,18 +175,25 @@ pub struct Before {
     lost_ns: u64,
 }
 
-/// Kinds of memory that is not managed, by process, as far as they were looked up.
+/// How long what was looked up of a process stands.
+const KINDS_FOR: Duration = Duration::from_secs(60);
+
+/// Kinds of memory that is not managed, by process, and when they were looked up.
 #[derive(Default)]
-pub struct KindsSeen(HashMap<u32, OtherMemory>);
+pub struct KindsSeen(HashMap<u32, (Instant, OtherMemory)>);
 
 impl KindsSeen {
     /// Says of a process with much unmanaged memory of which kinds that is. Each process is looked
-    /// up once, as that reads the state of all its pages.
+    /// up once a minute, as that reads the state of all its pages.
     pub fn fill_in(&mut self, process: &mut Process) {
         if process.has_much_unmanaged() {
-            let seen = self.0.get(&process.pid).copied();
-            process.other_memory = seen.or_else(|| OtherMemory::of_process(process.pid));
-            self.0.extend(process.other_memory.map(|other| (process.pid, other)));
+            let seen = self.0.get(&process.pid).filter(|(at, _)| at.elapsed() < KINDS_FOR);
+            process.other_memory = match seen {
+                Some((_, other)) => Some(*other),
+                None => OtherMemory::of_process(process.pid).inspect(|other| {
+                    self.0.insert(process.pid, (Instant::now(), *other));
+                }),
+            };
         }
     }
 

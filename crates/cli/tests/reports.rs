@@ -95,7 +95,7 @@ fn the_page_of_the_program_is_the_report() {
         page.mean_physical_bytes.store(3 << 20, Relaxed);
         page.counts.promoted_pages.store(11, Relaxed);
         page.counts.room_waits.store(3, Relaxed);
-        page.counts.dictionaries.store(2, Relaxed);
+        page.counts.dictionary_changes.store(2, Relaxed);
         page.tier_count.store(2, Relaxed);
         stats::set_text(&page.tiers[0].name, "dram");
         stats::set_text(&page.tiers[1].name, "lz4");
@@ -138,7 +138,7 @@ fn the_page_of_the_program_is_the_report() {
         (&0.005.into(), &11.into())
     );
     assert_eq!(report["moves"]["room_waits"], 3);
-    assert_eq!(report["moves"]["dictionaries"], 2);
+    assert_eq!(report["moves"]["dictionary_changes"], 2);
     let processes = report["processes"].as_array().unwrap();
     assert_eq!(processes.len(), 2);
     assert_eq!(processes.iter().filter(|process| process["main"] == true).count(), 1);

@@ -672,7 +672,7 @@ macro_rules! settings_table {
             readahead: bool, default (true), variable "TERRACE_READAHEAD",
             file boolean "true or false (without quotes)";
 
-            /// Serve each fault at once, never several together
+            /// Serve faults at once: wait for no others to serve together
             #[arg(
                 long = "no-coalescing", value_name = "BOOL", num_args = 0..=1, require_equals = true,
                 default_missing_value = "true",

@@ -178,9 +178,9 @@ counters! {
     /// of them.
     huge_split: AtomicU64, report "huge_split"
         "Number of regions of 2 MiB that became huge pages and were split again.";
-    /// Times that a codec trained a dictionary on evicted pages.
-    dictionaries: AtomicU64, report "dictionaries"
-        "Number of dictionaries that codecs trained on evicted pages.";
+    /// Times that a codec changed the dictionary that it compresses with.
+    dictionary_changes: AtomicU64, report "dictionary_changes"
+        "Times that a codec changed the dictionary that it compresses with.";
     /// Pages found shared with a forked child and therefore left alone, at the last scan.
     shared_pages: AtomicU64;
     /// Nanoseconds the program's threads waited for restores and for room, estimated.

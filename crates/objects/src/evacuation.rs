@@ -57,6 +57,29 @@ impl Consolidator {
     /// Goes on with an evacuation until the slice is over; `None` when it has ended.
     pub(crate) fn evacuate(
         &mut self,
+        at: Evacuation,
+        relocate: &mut dyn Relocate,
+        slice: &Slice,
+    ) -> Option<Evacuation> {
+        self.evacuating = Some(at.index);
+        let left = self.evacuate_some(at, relocate, slice);
+        self.evacuating = None;
+        left
+    }
+
+    /// Seals the segment of an evacuation again that a panic ended.
+    pub(crate) fn leave_panicked(&mut self) {
+        if let Some(index) = self.evacuating.take() {
+            let segment = self.heap.segment(index);
+            segment.rest(self.heap.now_ms(), REST_MS);
+            if segment.state() == State::Evacuating {
+                segment.change(State::Evacuating, State::Sealed);
+            }
+        }
+    }
+
+    fn evacuate_some(
+        &mut self,
         mut at: Evacuation,
         relocate: &mut dyn Relocate,
         slice: &Slice,
@@ -161,26 +184,20 @@ impl Consolidator {
             };
             self.heap.copy_heat(self.heap.granule(object.start), heat, room);
             self.heap.begin(room);
-            let guard = self.guard(room, open);
-            // SAFETY: the object is live and is freed by `moved` below at the soonest, and its
-            // segment stays till then. `reserve` gave the room to this consolidator alone.
-            let asked = || unsafe { relocate.relocate(object, room, slice) };
+            let asked = || self.ask(object, room, open, relocate, slice);
             let outcome = match catch_unwind(AssertUnwindSafe(asked)) {
                 Ok(outcome) => outcome,
                 Err(panic) => {
-                    self.abandon(object, room, open);
+                    // It is not known what is in the room, or whether a reference names it.
+                    self.heap.abandon(room);
+                    self.take(open, room.bytes);
+                    self.heap.segment_at(object).rest(self.heap.now_ms(), REST_MS);
                     resume_unwind(panic);
                 }
             };
-            if guard.is_some_and(|guard| {
-                // SAFETY: the granule after the room, written by `guard`, within the segment that
-                // only this consolidator fills.
-                unsafe { guard.cast::<[u8; GRANULE]>().read() != GUARD }
-            }) {
-                self.breach(Misuse::WrotePastRoom);
-            }
             if let Outcome::Moved { used } = outcome {
-                self.moved(object, room, used, open, relocate);
+                self.take(open, room.bytes);
+                self.moved(object, room, used, heat, relocate);
                 return Visit::Left;
             }
             self.heap.forget(room);
@@ -210,17 +227,33 @@ impl Consolidator {
         Visit::Stays
     }
 
-    /// Handles a callback that panicked. It is not known what is in the room, or whether a
-    /// reference names it. So the room stays as it is, and is never offered again.
-    fn abandon(&mut self, object: Object, room: Object, open: usize) {
-        self.heap.abandon(room);
-        if let Some((_, taken)) = &mut self.open[open] {
-            *taken += room.bytes;
+    /// Calls the callback. Looks whether it wrote past the room while callbacks are checked.
+    fn ask(
+        &mut self,
+        object: Object,
+        room: Object,
+        open: usize,
+        relocate: &mut dyn Relocate,
+        slice: &Slice,
+    ) -> Outcome {
+        let guard = self.guard(room, open);
+        // SAFETY: the object is live and is freed by `moved` at the soonest, and its segment stays
+        // till then. `reserve` gave the room to this consolidator alone.
+        let outcome = unsafe { relocate.relocate(object, room, slice) };
+        if guard.is_some_and(|guard| {
+            // SAFETY: the granule after the room, written by `guard`, within the segment that only
+            // this consolidator fills.
+            unsafe { guard.cast::<[u8; GRANULE]>().read() != GUARD }
+        }) {
+            self.breach(Misuse::WrotePastRoom);
         }
-        let segment = self.heap.segment_at(object);
-        segment.rest(self.heap.now_ms(), REST_MS);
-        if segment.state() == State::Evacuating {
-            segment.change(State::Evacuating, State::Sealed);
+        outcome
+    }
+
+    /// Counts bytes of an open segment as taken: they are not offered again.
+    fn take(&mut self, open: usize, bytes: usize) {
+        if let Some((_, taken)) = &mut self.open[open] {
+            *taken += bytes;
         }
     }
 
@@ -230,16 +263,17 @@ impl Consolidator {
         object: Object,
         room: Object,
         used: usize,
-        open: usize,
+        heat: u8,
         relocate: &mut dyn Relocate,
     ) {
         if used > room.bytes {
             self.breach(Misuse::LargerThanRoom);
         }
-        // The object may have been ranked anew while the callback had it.
+        // The object may have been ranked anew by its old place while the callback had it.
         let granule = self.heap.granule(object.start);
-        if self.heap.is_ranked(granule) {
-            self.heap.rank(room.start, self.heap.clock().heat(granule));
+        let now = self.heap.clock().heat(granule);
+        if self.heap.is_ranked(granule) && now != heat {
+            self.heap.rank(room.start, now);
         }
         if !self.heap.end(object) {
             self.breach(Misuse::FreedOldCopy);
@@ -249,9 +283,6 @@ impl Consolidator {
             && unsafe { relocate.reference(room) }.is_some_and(|leads| leads == object.start)
         {
             self.breach(Misuse::KeptReference);
-        }
-        if let Some((_, taken)) = &mut self.open[open] {
-            *taken += room.bytes;
         }
         self.busy.remove(&self.heap.granule(object.start));
         self.counters.moved += 1;

@@ -3,6 +3,7 @@
 
 use crate::files::{open, read_at};
 use crate::ids::{PROGRAM, process_id, program_id};
+use crate::process::is_filtered;
 use crate::types::{Errno, Fd, PAGE, Result};
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicIsize, AtomicU32, Ordering::Relaxed};
@@ -195,7 +196,8 @@ fn rseq_size() -> Option<u32> {
 pub type RseqArea = [u32; 8];
 
 /// Registers rseq areas where the C library does not know of them (before glibc 2.35): that of the
-/// calling thread now, and those of other threads when they call [`register_rseq`].
+/// calling thread now, and those of other threads when they call [`register_rseq`]. Under a seccomp
+/// filter none is registered: one that was written for such a C library need not allow the call.
 ///
 /// # Safety
 ///
@@ -203,7 +205,7 @@ pub type RseqArea = [u32; 8];
 /// which begins as zeros but for `cpu_id` = -1.
 pub unsafe fn begin_rseq(area: *mut RseqArea) {
     // SAFETY: the caller's promise; a thread's variable lives as long as the thread.
-    if rseq_size().is_none() && unsafe { register_area(area) } {
+    if rseq_size().is_none() && !is_filtered() && unsafe { register_area(area) } {
         OWN_RSEQ.store((area as isize).wrapping_sub(thread_pointer() as isize), Relaxed);
     }
 }

@@ -128,13 +128,16 @@ fn set_up() -> Result<(), String> {
         sampled: grouped::sampled,
         look_at_sites: grouped::look_at_sites,
     };
+    let keeps_its_allocator = settings.allocator == Allocator::System || !is_allocator_ours();
     let pager = Pager::create(settings, host)?;
     zone::attach(pager);
-    if is_allocator_ours() {
-        // A program that keeps its own allocator may use rseq areas of its own.
-        terrace_alloc::begin_rseq();
-    } else {
+    if !is_allocator_ours() {
         pager.make_thread_storage();
+    }
+    // A program that keeps its own allocator may use rseq areas of its own, and its threads are not
+    // met here.
+    if !keeps_its_allocator {
+        terrace_alloc::begin_rseq();
     }
     if std::env::var_os("LD_AUDIT").is_some_and(|libraries| !libraries.is_empty()) {
         pager.shut_down("LD_AUDIT is set: its libraries have a C library of their own, which could fork unseen, so all memory stays in DRAM");

@@ -26,8 +26,8 @@ impl Evictor {
             if let Some(pages) = training.due(tier) {
                 // No fork may take place meanwhile.
                 let _inside = mm.gate.worker();
-                let has_trained = tier.train(&pages, &sys::thread_cpu_ns);
-                mm.account.dictionaries.fetch_add(u64::from(has_trained), Relaxed);
+                let has_changed = tier.train(&pages, &sys::thread_cpu_ns);
+                mm.account.dictionary_changes.fetch_add(u64::from(has_changed), Relaxed);
                 // One at a time: each takes milliseconds.
                 return;
             }

@@ -167,7 +167,8 @@ impl Follower {
             }
         }
         let Some(cpu) = threads.cpu(self.pointer) else {
-            self.pointer = 0;
+            // Its area is not registered, or it has ended.
+            (self.pointer, self.rest) = (0, REST);
             return;
         };
         self.looks += 1;
