@@ -124,7 +124,7 @@ fn in_the_background(kept: Option<i32>, act: impl FnOnce(Answer)) -> Result<Stri
     }
 }
 
-fn keep(pid: i32, limit: Limit, family: Family, said: Warned) {
+fn keep(pid: i32, limit: Limit, family: Family, said: Answer) {
     let channel = Channel::open(pid);
     let begun = channel.and_then(|channel| Keeper::attach(pid, limit, family, channel));
     let (keeper, attached) = match begun {
