@@ -392,9 +392,9 @@ fn held_bytes() -> anyhow::Result<u64> {
         .context("status tells RssAnon")?;
     let mut bytes = kib << 10;
     for line in fs::read_to_string("/proc/swaps")?.lines() {
-        let device = line.split_whitespace().next().and_then(|path| path.strip_prefix("/dev/zram"));
-        if let Some(number) = device {
-            bytes += terrace_testkit::zram::used_bytes(&format!("zram{number}"))?;
+        let device = line.split_whitespace().next().and_then(|path| path.strip_prefix("/dev/"));
+        if let Some(zram) = device.filter(|device| device.starts_with("zram")) {
+            bytes += terrace_testkit::zram::used_bytes(zram)?;
         }
     }
     Ok(bytes)

@@ -36,6 +36,7 @@ pub struct Evacuation {
 enum Visit {
     Left,
     Stays,
+    Immovable,
     Busy,
     /// No segment for the object is left.
     Full,
@@ -107,7 +108,7 @@ impl Consolidator {
             at.next = granule % heap.granules(0).len() + bytes / GRANULE;
             match self.visit(&at, granule, bytes, relocate, slice) {
                 Visit::Left => at.moved += 1,
-                Visit::Stays => {}
+                Visit::Stays | Visit::Immovable => {}
                 Visit::Busy => at.busy += 1,
                 Visit::Full => {
                     at.stuck += 1;
@@ -124,8 +125,8 @@ impl Consolidator {
         while !slice.should_stop()
             && let Some(object) = self.heap.next_seen()
         {
-            let heat = self.heap.clock().heat(self.heap.granule(object.start));
             let granule = self.heap.granule(object.start);
+            let heat = self.heap.clock().heat(granule);
             if heat < self.heap.noted_from() || self.immovable.contains(&granule) {
                 continue;
             }
@@ -133,9 +134,7 @@ impl Consolidator {
                 self.counters.not_resident += 1;
                 continue;
             }
-            let before = self.counters.immovable;
-            self.move_one(object, heat, 0, relocate, slice);
-            if self.counters.immovable > before {
+            if let Visit::Immovable = self.move_one(object, heat, 0, relocate, slice) {
                 self.immovable.insert(granule);
             }
         }
@@ -305,7 +304,7 @@ impl Consolidator {
         self.counters.immovable += 1;
         // An object that cannot move makes its segment rest for long.
         self.heap.segment_at(object).rest(self.heap.now_ms(), REST_MS);
-        Visit::Stays
+        Visit::Immovable
     }
 
     /// Reserves room in the open segment of a kind. The room is made live before the callback is

@@ -128,10 +128,11 @@ fn set_up() -> Result<(), String> {
         sampled: grouped::sampled,
         look_at_sites: grouped::look_at_sites,
     };
-    let keeps_its_allocator = settings.allocator == Allocator::System || !is_allocator_ours();
+    let is_allocator_ours = is_allocator_ours();
+    let keeps_its_allocator = settings.allocator == Allocator::System || !is_allocator_ours;
     let pager = Pager::create(settings, host)?;
     zone::attach(pager);
-    if !is_allocator_ours() {
+    if !is_allocator_ours {
         pager.make_thread_storage();
     }
     // A program that keeps its own allocator may use rseq areas of its own, and its threads are not
