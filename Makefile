@@ -79,7 +79,7 @@ soak:
 	TERRACE_SIMULATION_STEPS=$(SIMULATION_STEPS) $(CARGO) test --release -p terrace-pager --lib simulation -- --nocapture
 	TERRACE_SOAK_SECONDS=$(SOAK_SECONDS) $(CARGO) test --release -p terrace-objects --test structures --test rows -- --nocapture
 	TERRACE_SOAK_SECONDS=$(SOAK_SECONDS) $(CARGO) test --release -p terrace-tests --test no_update_is_lost --test objects_keep_what_is_written --test calls_in_any_order --test attached --test objects_move_under_eviction -- --nocapture
-	TERRACE_SOAK_SECONDS=$(SOAK_SECONDS) $(CARGO) test --release -p terrace-kv --test no_value_is_wrong -- --nocapture
+	TERRACE_SOAK_SECONDS=$(SOAK_SECONDS) $(CARGO) test --release -p terrace-kv --test no_value_is_wrong --test crowds_and_failures -- --nocapture
 	$(CARGO) test --release -p terrace-kv --test conformance -- --ignored
 	$(CARGO) test --release -p terrace-tests --test services -- --ignored
 	$(MAKE) try-portable
@@ -110,6 +110,7 @@ install:
 	$(RELEASE)/terrace generate $(DESTDIR)$(PREFIX)/share
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/include include/terrace.h include/terrace.hpp include/terrace_objects.h
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man3 man/mnalloc.3
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man1 man/terrace-kv.1
 	mkdir -p $(DESTDIR)$(PREFIX)/lib/pkgconfig
 	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' terrace.pc.in >$(DESTDIR)$(PREFIX)/lib/pkgconfig/terrace.pc
 	mkdir -p $(DESTDIR)$(PREFIX)/lib/systemd/system

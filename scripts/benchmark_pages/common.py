@@ -30,6 +30,12 @@ class Page:
     plot: str = ""
     pictures: list = field(default_factory=list)
     note: str = ""
+    # Why no test runs the command, by tests/tests/documents.rs.
+    not_run: str = "quiet"
+
+
+# Its words on a page.
+NOT_RUN = {"quiet": "no test has a quiet machine", "hours": "no test has the time"}
 
 
 def about(name):
@@ -88,8 +94,8 @@ def text(page):
         "",
         *(wrapped(line, "- ") for line in told),
         "",
-        "```sh not-run=hours",
-        f"{page.command}  # no test has the time",
+        f"```sh not-run={page.not_run}",
+        f"{page.command}  # {NOT_RUN[page.not_run]}",
         "```",
         "",
         *(f"![{page.title}]({picture})" for picture in pictures),

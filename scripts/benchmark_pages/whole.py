@@ -49,6 +49,7 @@ def servers():
         "Repeats of the two follow one another; figures are medians.",
         peer="a memory control group over the kernel's zram (lz4), or zswap",
         command="sudo make bench-servers OPTIONS=--full",
+        not_run="hours",
         files=["servers", "servers-curve-memcached", "servers-curve-redis", *names],
         tables=[
             ("As multiples of the peer", ["what", "server, memory", "peer", *columns], rows),
@@ -88,6 +89,7 @@ def programs():
         how="Each program runs alone, then under `terrace run --dram`, then in a group over zram that has as much memory as Terrace took.",
         peer="a memory control group over zram lz4 whose limit keeps memory at what Terrace took, at the 95th percentile of time",
         command="sudo cargo run --release -p terrace-bench -- programs",
+        not_run="hours",
         files=["programs", "programs-swap"],
         tables=[
             (
@@ -292,17 +294,19 @@ def kv():
 
 
 def hits():
-    """The table of hit ratios with the same accesses and bytes."""
+    """The table of hit ratios with the same accesses and the same limit on items."""
     figures = read("kv-hits")
     caches = list(dict.fromkeys(row["cache"] for row in figures["rows"]))
     rows = {}
     for row in figures["rows"]:
-        rows.setdefault((row["limit_mib"], row["theta"], row["jump"]), {})[row["cache"]] = row["hits"]
+        took = row["process_bytes"]
+        shown = f"{row['hits'] * 100:.1f} %" + (f", {took / 1e6:.1f} MB" if took else "")
+        rows.setdefault((row["limit_mib"], row["theta"], row["jump"]), {})[row["cache"]] = shown
     cells = [
-        [f"{limit} MiB", f"{theta}", "jumps" if jump else "stays"] + [f"{of[cache] * 100:.1f} %" for cache in caches]
+        [f"{limit} MiB", f"{theta}", "jumps" if jump else "stays"] + [of[cache] for cache in caches]
         for (limit, theta, jump), of in rows.items()
     ]
-    title = f"Part of GETs that hit, by Zipf's exponent, of {figures['keys']:,} keys"
+    title = f"Part of GETs that hit, and what the process took, at the same limit on items; {figures['keys']:,} keys"
     return (title, ["limit", "exponent", "hot set", *caches], cells)
 
 
@@ -359,13 +363,19 @@ def attached():
             + [f"{sum(each[figure] for each in rounds):,}" for figure in ["evicted_pages", "restored_pages"]]
             + [most("detached_ms", "{} ms"), f"{result['checks']:,}", f"{result['wrong']:,}"]
         )
+        over = [each["physical_at_end"] / each["budget"] for each in rounds if each["physical_at_end"]]
+        rows[-1].insert(4, f"{100 * max(over, default=0):.0f} %")
         shares = [each["physical_at_end"] / each["resident_before"] for each in rounds if each["physical_at_end"]]
         groups.append((name, [max(shares, default=None)]))
         alike.append(result["wrong"])
     others = []
     for name, what in [("discards", "a Go program"), ("discards-jemalloc", "a program with jemalloc")]:
-        if name in figures:
-            others.append([f"{what} that discards often, with nothing evicted (and nothing registered), beside itself alone", f"{figures[name]['ratio']:.3f}"])
+        for suffix, state in [("", "attached, with nothing registered"), ("-registered", "attached, its memory registered, with nothing more evicted")]:
+            if name + suffix in figures:
+                others.append([f"{what} that discards often, {state}, beside itself alone", f"{figures[name + suffix]['ratio']:.3f}"])
+    for key, what in [("nothing_to_evict", "with nothing to evict"), ("half_evicted", "that is held to half of its memory")]:
+        if key in figures.get("keeper", {}):
+            others.append([f"keeper, guard and stub beside a sleeping program {what}: of a CPU", f"{figures['keeper'][key]:.2f} %"])
     for load, found in figures.get("stops", {}).items():
         what = f"a thread stands still, {load}, of {found['cycles']} times: median, 90th percentile, most"
         others.append([what, " · ".join(f"{found[key]:.1f} ms" for key in ["median_ms", "p90_ms", "most_ms"])])
@@ -377,14 +387,15 @@ def attached():
         f"they read: {sum(alike)} answers were wrong.",
         what="How long a thread stands still, when memory is down to the budget, how long detaching takes, and what is read wrong.",
         how=f"Each program is attached to {options['repeats']} times for {options['seconds']:.0f} s, with {share} of its memory. "
-        "It checks what it reads, or clients do. Figures are the most of those times, and pages the sum.",
+        "It checks what it reads, or clients do. Figures are the most of those times, and pages the sum. "
+        "In budget means within 5 % of it, for the first time.",
         peer="the program's own memory before",
         command="sudo bench/attached.py",
         files=["attached"],
         tables=[
             (
                 "Programs",
-                ["program", "before", "stood still", "in budget after", "pages out", "back", "detached in", "checks", "wrong"],
+                ["program", "before", "stood still", "in budget after", "at the end, of the budget", "pages out", "back", "detached in", "checks", "wrong"],
                 rows,
             ),
             *([("And", ["what", "figure"], others)] if others else []),

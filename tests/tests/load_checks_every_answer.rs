@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
@@ -120,6 +120,17 @@ impl Server {
         stream.write_all(text.as_bytes()).expect("the server reads");
         assert!(stream.read(&mut [0; 64]).expect("the server answers") > 0);
     }
+
+    /// How many GETs memcached has answered.
+    fn gets(&self) -> u64 {
+        let mut stream = UnixStream::connect(&self.target).expect("the server is there");
+        stream.set_read_timeout(Some(START_WITHIN)).expect("a time limit can be set");
+        stream.write_all(b"stats\r\nquit\r\n").expect("the server reads");
+        let mut told = String::new();
+        stream.read_to_string(&mut told).expect("the server answers");
+        let gets = told.lines().find_map(|line| line.strip_prefix("STAT cmd_get "));
+        gets.expect("memcached counts them").trim().parse().expect("a number")
+    }
 }
 
 fn load(target: &str, protocol: &str, arguments: &[&str]) -> Finished {
@@ -131,6 +142,72 @@ fn load(target: &str, protocol: &str, arguments: &[&str]) -> Finished {
 fn figures(finished: &Finished) -> serde_json::Value {
     serde_json::from_slice(&finished.stdout)
         .unwrap_or_else(|e| panic!("{e}: {}", finished.account("printed no JSON")))
+}
+
+#[test]
+fn the_protocol_is_found_by_asking() {
+    for name in ["memcached", "redis"] {
+        let Some(server) = Server::start(name, None) else { return };
+        let finished = Program::new(terrace_command())
+            .args(["load", "kv", server.target.as_str(), "--items", "2000", "--json"])
+            .args(["--operations", "1000", "--warm-up", "0"])
+            .run();
+        let said = finished.account("was not loaded");
+        assert_eq!(finished.status.code(), Some(0), "{name}: {said}");
+        let figures = figures(&finished);
+        assert_eq!(figures["protocol"], name, "{figures:#}");
+        assert_eq!(figures["run"]["operations"], 1000, "{figures:#}");
+    }
+}
+
+/// The kernel makes the connection, and no answer ever comes.
+#[test]
+fn a_listener_that_never_speaks_is_told_of() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let target = listener.local_addr().expect("it has an address").to_string();
+    let finished = Program::new(terrace_command())
+        .args(["load", "kv", target.as_str(), "--timeout", "0.5"])
+        .run();
+    let said = finished.account("was not refused");
+    assert_eq!(finished.status.code(), Some(125), "{said}");
+    for part in [target.as_str(), "no answer came within 500ms", "say it with --protocol"] {
+        assert!(finished.stderr.contains(part), "{part}: {said}");
+    }
+}
+
+/// In a closed loop two requests would be late, one on each connection. In an open loop each request
+/// is late that was due while the server stood still: here a tenth of all.
+#[test]
+fn an_open_loop_charges_a_server_that_stands_still() {
+    const STILL: Duration = Duration::from_millis(400);
+    const AT_LEAST_US: f64 = 300_000.0;
+    let Some(server) = Server::start("memcached", None) else { return };
+    assert_eq!(server.load(&["--phase", "fill"]).status.code(), Some(0));
+    assert_eq!(server.gets(), 0, "to fill is to store");
+    let mut load = Program::new(terrace_command())
+        .args(["load", "kv", server.target.as_str(), "--protocol", "memcached", "--phase", "run"])
+        .args(["--items", "2000", "--connections", "2", "--rate", "2000", "--operations", "8000"])
+        .args(["--warm-up", "0", "--json"])
+        .start();
+    while server.gets() == 0 {
+        assert!(load.is_running(), "the load ended before it began");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let signal = |signal| {
+        // SAFETY: no memory is involved; the server is a child that was not waited for.
+        assert_eq!(unsafe { libc::kill(server.running.pid(), signal) }, 0);
+    };
+    signal(libc::SIGSTOP);
+    std::thread::sleep(STILL);
+    signal(libc::SIGCONT);
+    let finished = load.wait();
+    assert_eq!(finished.status.code(), Some(0), "{}", finished.account("found something wrong"));
+    let figures = figures(&finished);
+    assert_eq!(figures["run"]["operations"], 8000, "{figures:#}");
+    for time in ["p99", "p999", "max"] {
+        let us = figures["run"]["get_us"][time].as_f64();
+        assert!(us >= Some(AT_LEAST_US), "{time}: {figures:#}");
+    }
 }
 
 /// Every operation is answered right, and counted.

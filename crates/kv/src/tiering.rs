@@ -52,7 +52,7 @@ impl Tiering {
             unmanaged_range: unmanaged::range,
             map_bytes: || 0,
             sampled: |_, _| {},
-            look_at_sites: |_| {},
+            scan_sites: |_| {},
         };
         let pager = Pager::create(settings, host)?;
         pager.start();

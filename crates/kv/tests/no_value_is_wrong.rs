@@ -18,7 +18,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 const SECONDS: u64 = 10;
-/// Duration of the test that has everything in it, s.
+/// Duration of the two longer tests, s. In one the data are larger than `--dram` and nothing may be
+/// lost. In the other items are evicted at the limit on memory, and random pages come and go.
 const LONG_SECONDS: u64 = 60;
 const WRITERS: u64 = 3;
 const KEYS: u64 = 2000;
@@ -444,7 +445,7 @@ fn torture(flags: &[&str], keys: u64, usual: u64, stress: bool, may_lose: bool) 
     drop(idle);
 }
 
-/// Only the size of the data makes pages leave. This test begins first, as it takes longest.
+/// Only the size of the data makes pages leave. By its name this test begins first, as it is long.
 #[test]
 fn above_dram() {
     torture(&["-m", "512", "-t", "3", "--dram", "16M"], MANY_KEYS, LONG_SECONDS, false, false);
@@ -467,5 +468,6 @@ fn where_pages_come_and_go() {
 
 #[test]
 fn where_pages_come_and_go_and_items_are_evicted() {
-    torture(&["-m", "4", "-t", "3", "-I", "64k", "--dram", "16M"], KEYS, SECONDS, true, true);
+    let flags = ["-m", "4", "-t", "3", "-I", "64k", "--dram", "16M"];
+    torture(&flags, KEYS, LONG_SECONDS, true, true);
 }

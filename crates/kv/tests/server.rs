@@ -114,14 +114,16 @@ fn one_connection_too_many_is_told_so() {
 
 #[test]
 fn a_signal_ends_the_server_and_removes_its_socket() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let socket = directory.path().join("socket");
-    let mut server = Server::start(&socket, &[]);
-    let id = server.0.id().to_string();
-    let killed = Command::new("kill").args(["-TERM", &id]).status().expect("kill starts");
-    assert!(killed.success());
-    assert!(server.0.wait().expect("it ends").success());
-    assert!(!socket.exists());
+    for signal in ["-TERM", "-INT"] {
+        let directory = tempfile::tempdir().expect("a directory");
+        let socket = directory.path().join("socket");
+        let mut server = Server::start(&socket, &[]);
+        let id = server.0.id().to_string();
+        let killed = Command::new("kill").args([signal, &id]).status().expect("kill starts");
+        assert!(killed.success(), "kill {signal}");
+        assert!(server.0.wait().expect("it ends").success(), "after kill {signal}");
+        assert!(!socket.exists(), "after kill {signal}");
+    }
 }
 
 #[test]

@@ -69,6 +69,12 @@ impl Target {
                 Protocol::ask(&mut stream)
             }
         };
+        let answered = answered.map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+                anyhow!("no answer came within {timeout:?} (--timeout)")
+            }
+            _ => error.into(),
+        });
         let answered = answered.with_context(|| {
             format!("{self} does not say what it speaks; say it with --protocol")
         })?;

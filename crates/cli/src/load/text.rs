@@ -78,14 +78,13 @@ mod tests {
     use crate::load::tally::Tally;
     use std::time::Duration;
 
-    #[test]
-    fn it_fits_a_screen() {
+    fn outcome() -> Outcome {
         let mut tally = Tally::new();
         (1..=1000).for_each(|us| tally.hit(Duration::from_micros(us)));
         tally.stored(Duration::from_micros(300));
         tally.miss(1);
         tally.set_elapsed(Duration::from_secs(1));
-        let outcome = Outcome {
+        Outcome {
             version: "1",
             target: "127.0.0.1:1".into(),
             protocol: "redis",
@@ -110,7 +109,11 @@ mod tests {
             fill: None,
             run: Some(tally.figures()),
             client_cpu_share: Some(0.5),
-        };
+        }
+    }
+
+    #[test]
+    fn it_fits_a_screen() {
         let expected = "\
 redis at 127.0.0.1:1: 1000 items of 100 bytes, seed 1
   run       1.0s      1001 ops/s   90% GETs, Zipf 0.99, 32 connections, depth 1, after 2.0s; client 50% of a CPU
@@ -120,6 +123,18 @@ redis at 127.0.0.1:1: 1000 items of 100 bytes, seed 1
   sent 0B, received 0B
   WRONG: 1 values missing, 0 wrong or refused
 ";
-        assert_eq!(text(&outcome), expected);
+        assert_eq!(text(&outcome()), expected);
+    }
+
+    #[test]
+    fn a_client_at_its_limit_is_told_of() {
+        let says = |outcome: &Outcome| text(outcome).contains("the client is the limit here");
+        for (share, is_limit) in [(0.5, false), (0.94, false), (0.96, true), (0.99, true)] {
+            let outcome = Outcome { client_cpu_share: Some(share), ..outcome() };
+            assert_eq!(says(&outcome), is_limit, "{share}");
+        }
+        // There the client waits awake.
+        let open = Outcome { client_cpu_share: Some(0.99), rate: Some(1000.0), ..outcome() };
+        assert!(!says(&open), "{}", text(&open));
     }
 }
