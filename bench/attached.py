@@ -177,8 +177,9 @@ int main(void) {
 
 
 def costs(pairs, seconds, name):
-    """What a program that discards often does in a second, alone and attached with all resident."""
-    of_jemalloc = name == "discards-jemalloc"
+    """What a program that discards often does in a second, alone and attached with nothing evicted. Where
+    it is `registered`, half of it was evicted before, so that each discard is an event."""
+    of_jemalloc, registered = "jemalloc" in name, name.endswith("-registered")
     text, kind, command = ((DISCARDS_JEMALLOC, "c", ["gcc", "-O2", "-o"]) if of_jemalloc
                            else (DISCARDS, "go", ["go", "build", "-o"]))
     own = {"LD_PRELOAD": JEMALLOC, "MALLOC_CONF": "background_thread:true,dirty_decay_ms:200,muzzy_decay_ms:0"}
@@ -186,7 +187,7 @@ def costs(pairs, seconds, name):
         source = os.path.join(directory, f"discards.{kind}")
         with open(source, "w") as file:
             file.write(text)
-        program = built("attached-" + name, (command, [source]))
+        program = built("attached-" + name.removesuffix("-registered"), (command, [source]))
         process = subprocess.Popen([program], stdout=subprocess.PIPE, text=True,
                                    env={**os.environ, **(own if of_jemalloc else {})})
         line = lambda: process.stdout.readline().strip()
@@ -196,8 +197,15 @@ def costs(pairs, seconds, name):
             line()
             for _ in range(pairs):
                 alone += [int(line()) for _ in range(seconds)]
-                began = terrace("attach", process.pid, "--dram", "4G")
+                half = max(64 << 20, resident(process.pid) // 2)
+                began = terrace("attach", process.pid, "--dram", f"{half >> 10}K" if registered else "4G")
                 assert began.returncode == 0, began.stderr
+                if registered:
+                    for _ in range(3):
+                        line()
+                    began = terrace("set", process.pid, "--dram", "4G")
+                    assert began.returncode == 0, began.stderr
+                    line()
                 line()
                 attached += [int(line()) for _ in range(seconds)]
                 now = figures(process.pid)
@@ -209,6 +217,36 @@ def costs(pairs, seconds, name):
     ratio = sum(attached) / sum(alone)
     return {"alone": alone, "attached": attached, "ratio": round(ratio, 3),
             "events": now["events"], "evicted_pages": now["evicted_pages"]}
+
+
+def keeper(seconds):
+    """CPU time of keeper, guard and stub, % of a CPU, beside a program that sleeps: with nothing to evict, and
+    while they hold it to half of its memory."""
+    text = "import sys; held = [bytes([n % 251]) * 4096 for n in range(50000)]; print('ready', flush=True); sys.stdin.read()"
+    process = subprocess.Popen([sys.executable, "-c", text], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    found = {"seconds": seconds}
+    try:
+        assert process.stdout.readline().strip() == "ready"
+        for name, dram in [("nothing_to_evict", "4G"), ("half_evicted", f"{resident(process.pid) >> 11}K")]:
+            began = terrace("attach", process.pid, "--dram", dram)
+            assert began.returncode == 0, began.stderr
+            time.sleep(5)
+            now = figures(process.pid)
+            pids = [now[role] for role in ["keeper", "guard", "stub"] if now.get(role)]
+            before = sum(map(cpu_seconds, pids))
+            time.sleep(seconds)
+            found[name] = round(100 * (sum(map(cpu_seconds, pids)) - before) / seconds, 3)
+            terrace("detach", process.pid)
+    finally:
+        process.kill()
+        process.wait()
+    return found
+
+
+def cpu_seconds(pid):
+    with open(f"/proc/{pid}/stat") as file:
+        fields = file.read().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def stops(cycles):
@@ -546,8 +584,9 @@ JEMALLOC = "/usr/lib/x86_64-linux-gnu/libjemalloc.so.2"
 # A program, or a library.
 NEEDS = {"go": "go", "musl": "musl-gcc", "python": sys.executable, "jemalloc": JEMALLOC,
          "java": "javac", "node": "node", "redis": "redis-server", "memcached": "memcached",
-         "postgresql": "psql", "nginx": "nginx", "discards": "go", "discards-jemalloc": JEMALLOC}
-ALL = [*NEEDS, "stops"]
+         "postgresql": "psql", "nginx": "nginx", "discards": "go", "discards-jemalloc": JEMALLOC,
+         "discards-registered": "go", "discards-jemalloc-registered": JEMALLOC}
+ALL = [*NEEDS, "stops", "keeper"]
 
 
 def needed(name):
@@ -651,6 +690,8 @@ def run(name, options):
         return costs(4, 4, name)
     if name == "stops":
         return stops(40)
+    if name == "keeper":
+        return keeper(60)
     # Its file system has room for a database, and no directory above it is closed to other users.
     with tempfile.TemporaryDirectory() as directory:
         with contextlib.closing(start(name, directory)) as load:
@@ -682,10 +723,15 @@ def machine():
 
 
 def write_results(options):
-    """Writes the last run of each program with these options."""
-    last = {each["name"]: each for each in runs() if each["options"] == options}
+    """Writes the last run of each program with these options; what was not run again stays."""
+    figures = {}
+    with contextlib.suppress(OSError, ValueError), open(RESULTS) as file:
+        before = json.load(file)
+        if before["options"] == options:
+            figures = before["figures"]
+    figures |= {each["name"]: each["result"] for each in runs() if each["options"] == options}
     told = {"machine": machine(), "options": options,
-            "figures": {name: last[name]["result"] for name in ALL if name in last}}
+            "figures": {name: figures[name] for name in ALL if name in figures}}
     with open(RESULTS, "w") as file:
         json.dump(told, file, indent=1)
         file.write("\n")

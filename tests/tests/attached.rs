@@ -168,7 +168,15 @@ fn refused_once(command: &[&str], line: &str, reason: &str) {
         .unwrap_or_else(|error| panic!("{}: {error}", command[0]));
     let there = || child_that_has(child.id(), line);
     let pid = wait_for("the program", there);
+    // Memory that the program maps by itself meanwhile is no change of ours.
+    let maps = || std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+    let settled = wait_for("the program to settle", || {
+        let before = maps();
+        std::thread::sleep(Duration::from_millis(20));
+        (maps() == before).then_some(before)
+    });
     refused(&["attach", &pid.to_string(), "--dram", "1G"], reason);
+    assert_eq!(maps(), settled, "a refusal changes nothing");
     for pid in [pid, child.id()] {
         // SAFETY: no memory is involved; a child of this test's, or a child of that.
         unsafe { libc::kill(pid as i32, libc::SIGKILL) };
@@ -840,6 +848,32 @@ fn the_program_may_end_before_any_call_of_attaching() {
         let reached = attach_until(&target, call, |_| signal(&target, libc::SIGKILL));
         if !reached {
             return target.detach();
+        }
+        target.child.wait().unwrap();
+        wait_until_unused(&program);
+        wait_for("all of ours to leave", || ours(&target).is_empty().then_some(()));
+    }
+}
+
+#[test]
+fn the_program_may_end_before_any_call_of_detaching() {
+    if !can_attach("the program's death while it is left") {
+        return;
+    }
+    let (program, _directory) = own_edges();
+    for call in calls() {
+        let mut target = Target::start(&program, &["waits"]);
+        target.attach("60M");
+        let figures = target.wait_until_out(2 << 20);
+        let keeper = figures["keeper"].as_i64().unwrap() as i32;
+        let mut command = Command::new(terrace_command());
+        command.args(["detach", &target.pid()]).stderr(Stdio::null());
+        let mut detaching = None;
+        let begin = || detaching = Some(command.spawn().expect("terrace starts"));
+        let reached = before_call_of(keeper, call, begin, |_| signal(&target, libc::SIGKILL));
+        detaching.expect("it was started").wait().unwrap();
+        if !reached {
+            return target.ends_well();
         }
         target.child.wait().unwrap();
         wait_until_unused(&program);
@@ -1742,6 +1776,16 @@ fn from_outside_the_kernels_swap_takes_pages() {
         );
         told(terrace(&["detach", &pid]));
     }
+    // To a slowdown: what is never touched leaves.
+    let pid = target.pid();
+    touch_all(&pid);
+    told(terrace(&["attach", "--outside", &pid, "--slowdown", "5%"]));
+    wait_for("pages to leave by a slowdown", || {
+        let its = figures_of(&pid)?;
+        let is_limited = its["budget_bytes"].as_u64().is_some_and(|bytes| bytes < 1 << 40);
+        (is_limited && its["out_bytes"].as_u64() > Some(1 << 20)).then_some(())
+    });
+    told(terrace(&["detach", &pid]));
     target.ends_well();
     sharer.ends_well_after(b"x\n");
 }
