@@ -54,7 +54,7 @@ fn samples_are_taken_and_told() {
 #[test]
 fn every_policy_keeps_every_byte() {
     let _machine = machine();
-    for policy in ["terrace", "faults", "jenga", "memtis", "memtis-qc"] {
+    for policy in ["terrace", "faults", "random", "jenga", "memtis", "memtis-qc"] {
         for (pattern, threads) in [("jump", "1"), ("scan", "2")] {
             let program = load(
                 pattern,

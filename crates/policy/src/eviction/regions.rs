@@ -375,7 +375,7 @@ mod tests {
 
     #[test]
     fn without_samples_the_order_is_that_of_faults() {
-        for name in live::NAMES {
+        for name in live::NAMES.into_iter().filter(|name| *name != "random") {
             let mut policy = live::victims(name).expect(name);
             for region in 0..3 {
                 policy.evicted(region, 400, 0);

@@ -1,6 +1,8 @@
 //! The policies as `terrace run --policy` names them, with the parameters that they have in a live
 //! program.
 
+mod random;
+
 use crate::eviction::faults::Faults;
 use crate::eviction::regions::{Counters, Regions};
 use crate::eviction::victims::VictimPolicy;
@@ -39,6 +41,13 @@ pub const POLICIES: &[LivePolicy] = &[
         uses_samples: false,
         victims: || Box::new(Faults::default()),
         placement: |_| Box::new(FirstTouch::live()),
+    },
+    LivePolicy {
+        name: random::NAME,
+        about: "regions in a random order, to judge others by",
+        uses_samples: false,
+        victims: || Box::new(random::Random::default()),
+        placement: |_| Box::new(random::Random::default()),
     },
     LivePolicy {
         name: jenga::CONFIG.name,
