@@ -1,7 +1,8 @@
 /*
  * cache.c with entries that move, so that popular ones share pages: `diff cache.c movable_cache.c`.
  *
- *     cc -O2 movable_cache.c -lterrace_objects -lpthread -ldl -lm -o movable_cache && ./movable_cache
+ *     cc -O2 movable_cache.c -lterrace_objects -lpthread -ldl -lm -o movable_cache
+ *     terrace run --dram 60% -- ./movable_cache
  */
 #include <stdbool.h>
 #include <stdint.h>
@@ -40,9 +41,7 @@ static size_t size_of(const struct entry *entry) {
 }
 
 static bool cache_create(struct cache *cache, uint32_t buckets, size_t most_bytes) {
-    memset(cache, 0, sizeof *cache);
-    cache->mask = buckets - 1;
-    cache->most_bytes = most_bytes;
+    *cache = (struct cache){.mask = buckets - 1, .most_bytes = most_bytes};
     cache->buckets = calloc(buckets, sizeof *cache->buckets);
     return cache->buckets != NULL;
 }
@@ -50,12 +49,9 @@ static bool cache_create(struct cache *cache, uint32_t buckets, size_t most_byte
 /* The reference to an entry: in its bucket, or in the entry before it. */
 static struct entry **find(struct cache *cache, uint32_t hash, const char *key, size_t len) {
     struct entry **link = &cache->buckets[hash & cache->mask];
-    while (*link) {
-        struct entry *entry = *link;
+    for (struct entry *entry; (entry = *link) != NULL; link = &entry->next)
         if (entry->hash == hash && entry->key_len == len && memcmp(entry->bytes, key, len) == 0)
             break;
-        link = &entry->next;
-    }
     return link;
 }
 
@@ -70,8 +66,7 @@ static void drop(struct cache *cache, struct entry **link) {
 /* Drops entries that were not used since the hand came by last, until there is room. */
 static void make_room(struct cache *cache, size_t bytes) {
     while (cache->entries > 0 && cache->bytes + bytes > cache->most_bytes) {
-        struct entry **link = &cache->buckets[cache->hand++ & cache->mask];
-        while (*link) {
+        for (struct entry **link = &cache->buckets[cache->hand++ & cache->mask]; *link;) {
             if ((*link)->used) {
                 (*link)->used = false;
                 link = &(*link)->next;
@@ -151,7 +146,7 @@ static void cache_destroy(struct cache *cache) {
 
 /* ---- A program that uses it ---- */
 
-enum { KEYS = 100000, REQUESTS = 20000000, VALUE = 80 };
+enum { KEYS = 1400000, REQUESTS = 20000000, VALUE = 80 };
 
 static uint64_t random_state = 1;
 
@@ -188,17 +183,29 @@ static bool request(struct cache *cache, uint32_t number) {
     return true;
 }
 
+/* Resident memory of this process, MiB, where pages are 4 KiB; 0 without /proc. */
+static long resident_mib(void) {
+    long pages = 0;
+    FILE *statm = fopen("/proc/self/statm", "r");
+    bool is_read = statm && fscanf(statm, "%*d %ld", &pages) == 1 && fclose(statm) == 0;
+    return is_read ? pages / 256 : 0;
+}
+
 int main(int count, char **words) {
     uint32_t requests = count > 1 ? (uint32_t)strtoul(words[1], NULL, 10) : REQUESTS;
+    uint32_t set_first = requests < KEYS ? requests : KEYS;
     struct cache cache;
-    struct terrace_objects_settings settings = {.hot_bytes = 3 << 20}; /* as if fast memory had no more */
+    long filled = 0;
+    struct terrace_objects_settings settings = {.hot_bytes = 40 << 20}; /* as if fast memory had no more */
     heap = terrace_objects_create(&settings);
-    if (!heap || !cache_create(&cache, 1 << 16, 12 << 20)) {
+    if (!heap || !cache_create(&cache, 1 << 20, 160 << 20)) {
         perror("cache");
         return 1;
     }
-    for (uint32_t at = 0; at < requests; at++) {
-        if (!request(&cache, some_key()))
+    for (uint32_t at = 0; at < set_first + requests; at++) {
+        if (at == set_first)
+            filled = resident_mib();
+        if (!request(&cache, at < set_first ? at : some_key()))
             return 1;
         if (at % 64 == 0)
             terrace_objects_step(heap, relocate, &cache, 300000);
@@ -208,6 +215,8 @@ int main(int count, char **words) {
            (unsigned long long)told.misused);
     printf("%zu entries, %zu bytes, %.1f %% hits, %llu dropped\n", cache.entries, cache.bytes,
            100.0 * (double)cache.hits / (double)(cache.hits + cache.misses), (unsigned long long)cache.dropped);
+    printf("%ld MiB were resident once it was filled\n", filled);
+    printf("%ld MiB were after %u requests\n", resident_mib(), requests);
     cache_destroy(&cache);
     terrace_objects_destroy(heap);
     return 0;

@@ -322,3 +322,98 @@ fn main() -> anyhow::Result<()> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Arguments;
+    use clap::Parser as _;
+    use std::fs;
+    use std::path::{Path, PathBuf};
+
+    const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+
+    fn read(path: &Path) -> String {
+        fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    }
+
+    /// All pages below a directory but dated notes, which stay as they are.
+    fn pages(directory: &Path) -> Vec<PathBuf> {
+        let mut found = Vec::new();
+        for entry in fs::read_dir(directory).expect("there is such a directory").flatten() {
+            let path = entry.path();
+            if path.is_dir() && !path.ends_with("notes") {
+                found.extend(pages(&path));
+            } else if path.extension().is_some_and(|extension| extension == "md") {
+                found.push(path);
+            }
+        }
+        found
+    }
+
+    /// What stands behind each of some words in a text, up to one of the characters that end it.
+    fn behind<'a>(text: &'a str, words: &'a str, end: &'a [char]) -> impl Iterator<Item = String> {
+        text.split(words)
+            .skip(1)
+            .map(move |rest| rest.split(end).next().unwrap_or_default().to_owned())
+    }
+
+    /// Arguments of this program by commands of its own, and by those of `make bench-NAME`.
+    fn commands(pages: &[PathBuf]) -> Vec<String> {
+        let makefile = read(&Path::new(REPOSITORY).join("Makefile"));
+        let mut commands = Vec::new();
+        for text in pages.iter().map(|page| read(page)) {
+            commands.extend(behind(&text, "-p terrace-bench -- ", &['\n', '#']));
+            commands.extend(behind(&text, "`terrace-bench ", &['`']));
+            for made in behind(&text, "make bench-", &['\n', '#', '`']) {
+                let (name, options) = made.split_once(' ').unwrap_or((&made, ""));
+                let options = options.trim().strip_prefix("OPTIONS=").unwrap_or_default();
+                let rule = makefile.split_once(&format!("\nbench-{name}:\n"));
+                let (_, rule) = rule.unwrap_or_else(|| panic!("the Makefile has no bench-{name}"));
+                let command = behind(rule, "-p terrace-bench -- ", &['\n']).next();
+                let command = command.expect("the rule runs this program");
+                commands.push(command.replace("$(OPTIONS)", options));
+            }
+        }
+        commands
+    }
+
+    /// The words of a command, as a shell takes them: what single quotes hold is one.
+    fn words(command: &str) -> Vec<String> {
+        let parts = command.split('\'').enumerate();
+        let words = parts.flat_map(|(index, part)| match index % 2 {
+            0 => part.split_whitespace().map(str::to_owned).collect(),
+            _ => vec![part.to_owned()],
+        });
+        words.collect()
+    }
+
+    #[test]
+    fn the_commands_of_the_pages_are_understood() {
+        let mut pages = pages(&Path::new(REPOSITORY).join("docs"));
+        pages.push(Path::new(REPOSITORY).join("README.md"));
+        let commands = commands(&pages);
+        assert!(commands.len() > 30, "{commands:?}");
+        for command in commands {
+            let words = std::iter::once("terrace-bench".to_owned()).chain(words(&command));
+            let understood = Arguments::try_parse_from(words).map(drop);
+            assert!(understood.is_ok(), "{command}: {}", understood.unwrap_err());
+        }
+    }
+
+    /// Scripts of benchmarks that the pages name are there.
+    #[test]
+    fn the_scripts_of_the_pages_are_there() {
+        let pages = pages(&Path::new(REPOSITORY).join("docs/benchmarks"));
+        let mut scripts = 0;
+        for script in pages.iter().flat_map(|page| {
+            behind(&read(page), "bench/", &[' ', '\n', '`', ')']).collect::<Vec<_>>()
+        }) {
+            if script.ends_with(".py") {
+                let path = Path::new(REPOSITORY).join("bench").join(&script);
+                assert!(path.is_file(), "{}", path.display());
+                scripts += 1;
+            }
+        }
+        assert!(scripts >= 3, "{scripts} scripts");
+    }
+}

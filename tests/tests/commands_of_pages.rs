@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tempfile::TempDir;
 use terrace_tests::page::commands_run_by;
-use terrace_tests::{Program, missing, recorder_library, skip, terrace_command};
+use terrace_tests::{Program, is_installed, missing, recorder_library, skip, terrace_command};
 
 const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
@@ -252,6 +252,28 @@ fn gunicorn_serves_within_a_budget() {
     assert!(said.contains("terrace: ") && said.contains("budget"), "{}", finished.account("said"));
 }
 
+/// A program for the Java machine that holds some values for a while.
+const HELD: &str = "\
+import java.util.*;
+public class App {
+    public static void main(String[] words) throws Exception {
+        List<byte[]> held = new ArrayList<>();
+        for (int i = 0; i < 100_000; i++) held.add((\"a value \" + i).repeat(80).getBytes());
+        Thread.sleep(2000);
+        System.out.println(held.size() + \" values\");
+    }
+}
+";
+
+/// What asks memcached at its usual port, by the shell alone.
+const ASK_MEMCACHED: &str = "\
+ask() {
+    exec 9<>/dev/tcp/127.0.0.1/11211
+    printf 'set a 0 0 4\\r\\nkept\\r\\nget a\\r\\nquit\\r\\n' >&9
+    grep kept <&9
+}
+";
+
 /// The commands of the README under `Using it`, with what they name.
 #[test]
 fn the_readmes_commands_work() {
@@ -277,8 +299,8 @@ fn the_readmes_commands_work() {
     for command in &commands {
         let verb = command.split_whitespace().nth(1).unwrap_or_default();
         let script = match verb {
-            // Others run them: they take minutes, or install.
-            "install" | "reproduce" => continue,
+            // Others run them: they take minutes, install, or need systemd.
+            "install" | "reproduce" | "enable" => continue,
             "doctor" => format!("{command} || true"),
             "top" => format!("(sleep 2; echo q) | script -qec '{command}' /dev/null"),
             "attach" => format!(
@@ -292,6 +314,27 @@ fn the_readmes_commands_work() {
                 server(command, "redis-cli -s r.sock") + "; test -s run.json"
             }
             _ if command.contains("redis-server") => server(command, "redis-cli"),
+            _ if command.contains("memcached") => {
+                if let Some(reason) = missing(&["memcached"]) {
+                    skip("memcached of the README", &reason);
+                    continue;
+                }
+                format!(
+                    "busybox ip link set lo up; {ASK_MEMCACHED} {command} & run=$!
+                    for try in $(seq 200); do (ask) 2>/dev/null && break; sleep 0.1; done
+                    (ask); kill $run; wait $run"
+                )
+            }
+            _ if command.contains("java ") => {
+                if !is_installed("java") {
+                    skip("a JVM of the README", "no java; scripts/setup.sh test installs it");
+                    continue;
+                }
+                place.write("App.java", HELD);
+                // An archive needs more than a JVM to be made; a JVM runs the program's text.
+                let command = command.replace("-jar app.jar", "App.java");
+                format!("{command} >said; grep '100000 values' said")
+            }
             _ => command.clone(),
         };
         let network = ["unshare", "--net"];

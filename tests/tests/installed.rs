@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 use tempfile::TempDir;
-use terrace_tests::page::commands_run_by;
+use terrace_tests::page::{Block, blocks_of, commands_run_by};
 use terrace_tests::{Finished, Program, missing, package, skip, target_directory, terrace_command};
 
 const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
@@ -52,7 +52,7 @@ struct Root {
 }
 
 impl Root {
-    /// Makes the smallest root that has redis and rpm; the error says why there is none.
+    /// Makes the smallest root that has redis, memcached and rpm; the error says why there is none.
     fn new() -> Result<Root, String> {
         let release = fs::read_to_string("/etc/os-release").unwrap_or_default();
         let of = |name: &str| {
@@ -67,7 +67,8 @@ impl Root {
         let directory = tempfile::tempdir().expect("a temporary directory can be made");
         fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let made = Program::new("mmdebstrap")
-            .args(["--mode=root", "--variant=minbase", "--include=redis-server,rpm", codename])
+            .args(["--mode=root", "--variant=minbase"])
+            .args(["--include=redis-server,memcached,rpm", codename])
             .arg(directory.path())
             .run();
         if made.status.success() {
@@ -163,6 +164,85 @@ fn report(root: &Root, instance: &str) -> Value {
     serde_json::from_slice(&fs::read(path).expect("a report")).expect("a report in JSON")
 }
 
+/// A client of memcached that sets some 150 MB, waits until pages have left, and reads all of it.
+const CLIENT: &str = "\
+use IO::Socket::UNIX;
+for (1 .. 300) {
+    last if $server = IO::Socket::UNIX->new('/tmp/memcached.sock');
+    select undef, undef, undef, 0.1;
+}
+$server or die 'memcached does not answer';
+my $text = join '', map { \"value $_ of many, \" } 1 .. 6000;
+for my $key (1 .. 1200) {
+    my $value = \"$key $text\";
+    printf $server \"set %d 0 0 %d\\r\\n%s\\r\\n\", $key, length $value, $value;
+    <$server> eq \"STORED\\r\\n\" or die \"$key is not stored\";
+}
+sleep 8;
+for my $key (1 .. 1200) {
+    print $server \"get $key\\r\\n\";
+    <$server>;
+    <$server> eq \"$key $text\\r\\n\" or die \"$key is another\";
+    <$server>;
+}
+";
+
+/// What README.md and the guide to memcached have a reader do first, where nothing else was done:
+/// a program is observed, and runs as in a container; memcached becomes another user; redis becomes
+/// a daemon. Leaves nothing in the root.
+fn first_commands_of_a_reader(root: &Root) {
+    let mut commands = commands_run_by("the_readmes_commands_work");
+    commands.extend(blocks_of("docs/how-to/memcached.md").iter().flat_map(Block::commands));
+    let of_page = |words: &str| {
+        let command = commands.iter().find(|command| command.contains(words));
+        command.unwrap_or_else(|| panic!("no page has a command with {words}")).clone()
+    };
+    root.write("tmp/program.pl", IN_IMAGE);
+    root.write("tmp/client.pl", CLIENT);
+    let observe = of_page("--observe").replace("./app", "perl program.pl");
+    root.run(&format!("cd /tmp; {observe} 2>said; cat said; grep -q 'observed only' said"));
+
+    let contained = "unshare --fork --pid --mount-proc terrace run --dram 64M";
+    root.run(&format!(
+        "cd /tmp; {contained} --report contained.json -- perl program.pl >said
+        grep -qx 113888896 said"
+    ));
+
+    let memcached = of_page("memcached -u nobody");
+    let mut words: Vec<&str> = memcached.trim_end_matches(" &").split(' ').collect();
+    match words.iter().position(|word| *word == "--report") {
+        Some(at) => words[at + 1] = "memcached.json",
+        None => drop(words.splice(2..2, ["--report", "memcached.json"])),
+    }
+    root.run(&format!(
+        "cd /tmp; {} -m 1024 -s /tmp/memcached.sock -a 0777 & run=$!
+        perl client.pl
+        kill $run
+        wait $run",
+        words.join(" ")
+    ));
+
+    root.run(&format!(
+        "cd /tmp; {} --port 0 --unixsocket /tmp/r.sock --save '' --dir /tmp & run=$!
+        for try in $(seq 300); do [ \"$(redis-cli -s r.sock ping 2>&1)\" != PONG ] || break; sleep 0.1; done
+        redis-cli -s r.sock set a kept
+        [ \"$(redis-cli -s r.sock get a)\" = kept ]
+        redis-cli -s r.sock shutdown nosave
+        wait $run",
+        of_page("--daemonize")
+    ));
+
+    for name in ["contained", "memcached"] {
+        let report = fs::read(root.path(&format!("tmp/{name}.json"))).expect("a report");
+        let report: Value = serde_json::from_slice(&report).expect("a report in JSON");
+        assert_eq!(report["managed"], true, "{name}: {report:#}");
+        assert!(report["moves"]["demoted_pages"].as_u64() > Some(1000), "{name}: {report:#}");
+    }
+    for entry in fs::read_dir(root.path("tmp")).unwrap().flatten() {
+        fs::remove_file(entry.path()).expect("only files were made there");
+    }
+}
+
 #[test]
 fn a_package_runs_a_service_and_leaves_without_a_trace() {
     const WHAT: &str = "a package in a clean root";
@@ -198,6 +278,7 @@ fn a_package_runs_a_service_and_leaves_without_a_trace() {
         "make() {{ :; }}; sudo() {{ \"$@\"; }}; {install}
         dpkg --verify terrace; terrace --version; terrace doctor || true"
     ));
+    first_commands_of_a_reader(&root);
 
     root.write("etc/terrace/redis.env", REDIS);
     let notified = UnixDatagram::bind(root.path("tmp/notify")).unwrap();

@@ -107,7 +107,26 @@ fn runs(program: &Path, linked: bool) {
             stdout.split_whitespace().filter_map(|word| word.parse().ok()).collect();
         let [.., objects, pages] = words[..] else { panic!("{stdout}") };
         assert!(!(linked || under) || objects > 4.0 && (1.0..2.5).contains(&pages), "{stdout}");
+        memory_told(&stdout);
     }
+    // It is large enough to be managed, and its memory falls.
+    let finished = Program::new(program).arg("8").under(Terrace::within("60%")).succeed();
+    finished.report().expect_moves(1000, 0);
+    let (before, after) = memory_told(&String::from_utf8_lossy(&finished.stdout));
+    assert!(after < before, "{}", finished.account("has no less memory"));
+}
+
+/// Resident memory before and after, MiB, as an example prints it.
+#[track_caller]
+fn memory_told(stdout: &str) -> (u32, u32) {
+    let of = |words: &str| -> Option<u32> {
+        let line = stdout.lines().find(|line| line.contains(words))?;
+        line.split(' ').next()?.parse().ok()
+    };
+    let told = (of(" MiB are resident once it is filled"), of(" s in which a tenth was read"));
+    let (Some(before), Some(after)) = told else { panic!("{stdout}") };
+    assert!(before > 0 && after > 0, "{stdout}");
+    (before, after)
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //! statistics pages of the processes, looked at twice, as rates need some time between two looks.
 
 use crate::processes::outside::OtherMemory;
+use crate::processes::process;
 use crate::processes::statistics::{self, Image, PageFile, ProcessStats, SILENT_NS};
 use crate::quantity::{bytes, share};
 use crate::run::directory::{self, About, LiveRun};
@@ -75,6 +76,12 @@ pub struct Run {
 pub struct Process {
     /// Process id, as its own PID namespace has it.
     pub pid: u32,
+    /// PID namespace of the process, by its inode; 0 if that is unknown.
+    #[serde(skip)]
+    pub pid_namespace: u64,
+    /// When the process started, in clock ticks; 0 if that is unknown.
+    #[serde(skip)]
+    pub start_ticks: u64,
     /// Name of the program that it executed last.
     pub program: String,
     /// What Terrace does in it, by the names of reports.
@@ -113,6 +120,11 @@ pub struct Process {
 }
 
 impl Process {
+    /// What no other process has: PID namespace and number in it.
+    pub fn key(&self) -> Key {
+        (self.pid_namespace, self.pid)
+    }
+
     /// Whether more is not managed than an eighth of the data.
     fn has_much_unmanaged(&self) -> bool {
         self.unmanaged_bytes > self.logical_bytes / 8
@@ -175,31 +187,39 @@ pub struct Before {
     lost_ns: u64,
 }
 
+/// PID namespace of a process, by its inode, and the process's number in it.
+pub type Key = (u64, u32);
+
 /// How long what was looked up of a process stands.
 const KINDS_FOR: Duration = Duration::from_secs(60);
 
-/// Kinds of memory that is not managed, by process, and when they were looked up.
+/// Kinds of memory that is not managed, by process, and when they were looked up; `None` where that
+/// could not be known.
 #[derive(Default)]
-pub struct KindsSeen(HashMap<u32, (Instant, OtherMemory)>);
+pub struct KindsSeen(HashMap<Key, (Instant, Option<OtherMemory>)>);
 
 impl KindsSeen {
     /// Says of a process with much unmanaged memory of which kinds that is. Each process is looked
-    /// up once a minute, as that reads the state of all its pages.
-    pub fn fill_in(&mut self, process: &mut Process) {
-        if process.has_much_unmanaged() {
-            let seen = self.0.get(&process.pid).filter(|(at, _)| at.elapsed() < KINDS_FOR);
-            process.other_memory = match seen {
-                Some((_, other)) => Some(*other),
-                None => OtherMemory::of_process(process.pid).inspect(|other| {
-                    self.0.insert(process.pid, (Instant::now(), *other));
-                }),
+    /// up once a minute, as that reads the state of all its pages. In another PID namespace it has
+    /// another number there than here; where that is not found, nothing is said.
+    pub fn fill_in(&mut self, told: &mut Process) {
+        if told.has_much_unmanaged() {
+            let seen = self.0.get(&told.key()).filter(|(at, _)| at.elapsed() < KINDS_FOR);
+            told.other_memory = match seen {
+                Some((_, other)) => *other,
+                None => {
+                    let here = process::find(told.pid, told.pid_namespace, told.start_ticks);
+                    let other = here.and_then(OtherMemory::of_process);
+                    self.0.insert(told.key(), (Instant::now(), other));
+                    other
+                }
             };
         }
     }
 
     /// Forgets processes that are not among these.
-    pub fn forget_others(&mut self, living: HashSet<u32>) {
-        self.0.retain(|pid, _| living.contains(pid));
+    pub fn forget_others(&mut self, living: HashSet<Key>) {
+        self.0.retain(|process, _| living.contains(process));
     }
 }
 
@@ -213,7 +233,7 @@ pub fn run(arguments: &StatusArguments) -> Result<u8> {
     loop {
         let mut status = look(&mut before);
         let processes = || status.runs.iter().flat_map(|run| &run.processes);
-        kinds.forget_others(processes().map(|process| process.pid).collect());
+        kinds.forget_others(processes().map(Process::key).collect());
         for process in status.runs.iter_mut().flat_map(|run| &mut run.processes) {
             kinds.fill_in(process);
         }
@@ -282,6 +302,8 @@ fn process(
         .filter(|silent| measures && *silent > SILENT_NS);
     Process {
         pid: image.pid,
+        pid_namespace: image.pid_namespace,
+        start_ticks: image.start_ticks,
         program: page.program.clone(),
         state: state_name(image.state),
         note: Some(page.note.clone()).filter(|note| !note.is_empty()),

@@ -5,7 +5,7 @@
 
 use crate::quantity::{bytes, share};
 use crate::status::{
-    self, BAR, KindsSeen, Process, Status, TierNow, UNSUPERVISED, bar_cell, plain,
+    self, BAR, Key, KindsSeen, Process, Status, TierNow, UNSUPERVISED, bar_cell, plain,
 };
 use anyhow::{Context, Result, ensure};
 use clap::Args;
@@ -40,7 +40,8 @@ const REVERSED: Style = Style::new().add_modifier(Modifier::REVERSED);
 const DETAILS_FROM_LINES: u16 = 16;
 /// The state of processes whose `terrace run` was killed.
 const ABANDONED: &str = "abandoned";
-/// Lines for details at least, and half of the terminal at most: a heading, a bar for each tier, why pages were evicted, and a note.
+/// Lines for details at least, and half of the terminal at most. They are a heading, a bar for each
+/// tier, why pages were evicted, and a note.
 const DETAIL_LINES: u16 = 9;
 const HELP: [&str; 9] = [
     "up, down, PgUp, PgDn, Home, End   select a process",
@@ -145,7 +146,7 @@ const SORTED_BY: usize = 4;
 struct Top {
     processes: Vec<Process>,
     /// What each process's run was given, by process: `--slowdown 2%`.
-    limits: HashMap<u32, String>,
+    limits: HashMap<Key, String>,
     /// Faults of attached processes at the last look, and when that was.
     attached: HashMap<i32, (Instant, u64)>,
     runs: usize,
@@ -156,7 +157,7 @@ struct Top {
     kinds: KindsSeen,
     /// The process that the user went to; without one, or where it has ended, the first row is
     /// selected.
-    chosen: Option<u32>,
+    chosen: Option<Key>,
     table: TableState,
     interval: Duration,
     bar: char,
@@ -189,8 +190,8 @@ impl Top {
             let Some(about) = &run.about else { continue };
             let slowdown = about.slowdown.iter().map(|target| format!(" --slowdown {target}"));
             let limit = format!("--dram {}{}", about.dram, slowdown.collect::<String>());
-            let pids = run.processes.iter().map(|process| process.pid);
-            self.limits.extend(pids.map(|pid| (pid, limit.clone())));
+            let processes = run.processes.iter().map(Process::key);
+            self.limits.extend(processes.map(|process| (process, limit.clone())));
         }
         self.processes = status
             .runs
@@ -209,7 +210,7 @@ impl Top {
             self.attached.insert(figures.pid, now);
             self.processes.push(attached(figures, then.get(&figures.pid).map(|then| (*then, now))));
         }
-        self.kinds.forget_others(self.processes.iter().map(|process| process.pid).collect());
+        self.kinds.forget_others(self.processes.iter().map(Process::key).collect());
         self.sort();
     }
 
@@ -219,9 +220,9 @@ impl Top {
         self.processes.sort_by(|a, b| {
             let order = (column.order)(a, b);
             let order = if descends { order.reverse() } else { order };
-            order.then(a.pid.cmp(&b.pid))
+            order.then(a.pid.cmp(&b.pid)).then(a.key().cmp(&b.key()))
         });
-        let is_chosen = |process: &Process| Some(process.pid) == self.chosen;
+        let is_chosen = |process: &Process| Some(process.key()) == self.chosen;
         let selected = self.processes.iter().position(is_chosen).unwrap_or(0);
         self.table.select(Some(selected));
         // Of the selected one alone: it is the only one of which that is shown.
@@ -238,7 +239,7 @@ impl Top {
         let last = self.processes.len().saturating_sub(1);
         let now = self.table.selected().unwrap_or(0);
         self.table.select(Some(now.saturating_add_signed(by).min(last)));
-        self.chosen = self.selected().map(|process| process.pid);
+        self.chosen = self.selected().map(Process::key);
     }
 
     /// Does what a key asks for. False if it ends the program.
@@ -350,7 +351,7 @@ impl Top {
             process.stall_s
         );
         let mut lines = vec![Line::styled(title, BOLD)];
-        lines.extend(self.limits.get(&process.pid).map(|limit| {
+        lines.extend(self.limits.get(&process.key()).map(|limit| {
             let target = format!("  its run: {}", plain(limit));
             Line::from(target)
         }));

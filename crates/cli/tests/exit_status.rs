@@ -4,8 +4,10 @@
 mod support;
 
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::process::Stdio;
 use support::{Scratch, stderr, stdout, terrace};
+use terrace_trace::counts::{Header, Place, Window, Writer};
 
 #[test]
 fn the_programs_status_and_streams_pass_through() {
@@ -264,8 +266,47 @@ fn help_and_version_are_answers() {
     }
 }
 
+/// A recording of one region that was met twice, in a file.
+fn recording(path: &Path) {
+    let header = Header {
+        terrace: "0".into(),
+        command: vec!["app".into()],
+        source: "clock".into(),
+        rate_hz: 1000,
+        region_bytes: 2 << 20,
+    };
+    let mut window = Window { start_ms: 0, end_ms: 100, ..Window::default() };
+    window.add(Place { process: 7, region: 1000 }, 2.0);
+    let mut writer = Writer::create(path, &header, 1 << 20).expect("a recording is made");
+    writer.append(window).expect("a window is written");
+    writer.finish(&[]).expect("the recording is finished");
+}
+
+/// A report of a run with one allocation site: the part that `terrace report sites` reads.
+const SITES: &str = r#"{
+    "command": ["app"],
+    "sites": [{
+        "pid": 7,
+        "tiers": ["dram"],
+        "samples_elsewhere": 1.0,
+        "sites": [{
+            "bytes": 4096,
+            "objects": 2,
+            "samples": 9.0,
+            "zone": 1,
+            "tier_bytes": [4096],
+            "frames": ["/nowhere+0x12"]
+        }]
+    }]
+}"#;
+
 #[test]
 fn a_closed_pipe_ends_what_prints_quietly() {
+    let scratch = tempfile::tempdir().unwrap();
+    let (recorded, sites) = (scratch.path().join("app.rec"), scratch.path().join("run.json"));
+    recording(&recorded);
+    std::fs::write(&sites, SITES).unwrap();
+    let (recorded, sites) = (recorded.to_str().unwrap(), sites.to_str().unwrap());
     for words in [
         &["doctor"][..],
         &["config", "show"],
@@ -273,7 +314,17 @@ fn a_closed_pipe_ends_what_prints_quietly() {
         &["sim", "jump", "--units", "64", "--accesses", "10K", "--policies", "hemem"],
         &["solver", "--regions", "1000"],
         &["status"],
+        &["report", recorded],
+        &["report", "heatmap", recorded],
+        &["report", "wss", recorded],
+        &["report", "sites", sites],
     ] {
+        if words[0] == "report" {
+            // The file is one of which there is something to print.
+            let shown = terrace(words).output().expect("it can be executed");
+            let shows = shown.status.success() && !shown.stdout.is_empty();
+            assert!(shows, "{words:?}: {}", stderr(&shown));
+        }
         let (reader, writer) = std::io::pipe().expect("a pipe");
         drop(reader);
         let output = std::process::Command::new(env!("CARGO_BIN_EXE_terrace"))

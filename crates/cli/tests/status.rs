@@ -8,7 +8,7 @@ use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
-use support::{Scratch, stdout};
+use support::{Scratch, line, stdout};
 use terrace_control::stats::{self, State};
 
 /// The runs of this test, as it tells of them.
@@ -90,6 +90,83 @@ fn runs_are_told_while_they_live() {
     }
     second.wait().unwrap();
     assert_eq!(runs(&scratch), [Value::Null; 0]);
+}
+
+/// A program with 80 MiB of shared memory, which waits for a signal.
+const SHARING: &str = "\
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+int main(void) {
+    size_t bytes = 80 << 20;
+    char *shared = mmap(0, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (shared == MAP_FAILED) return 1;
+    memset(shared, 1, bytes);
+    pause();
+    return 0;
+}
+";
+
+/// In a container a process has a small number, which is another process's outside.
+#[test]
+fn memory_of_a_process_in_a_pid_namespace_is_told_from_outside() {
+    // SAFETY: no arguments.
+    if unsafe { libc::geteuid() } != 0 {
+        println!("skipped: only root makes a PID namespace");
+        return;
+    }
+    let Some(scratch) = Scratch::new() else { return };
+    let Some(program) = scratch.program("sharing", SHARING, &[]) else { return };
+    // The namespace is told before the run begins, for the statistics page of the stand-in.
+    let script = "stat -Lc %i /proc/self/ns/pid; read go; exec \"$@\"";
+    let mut command = Command::new("unshare");
+    command
+        .args(["--pid", "--fork", "--mount-proc", "--kill-child", "sh", "-c", script, "sh"])
+        .args([env!("CARGO_BIN_EXE_terrace"), "run", "--dram", "2G", "--"])
+        .arg(&program);
+    for (name, value) in scratch.terrace::<&str>(&[]).get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    let mut run = command
+        .env("STUB_PAGE", scratch.path("page"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("util-linux is there");
+    let Ok(namespace) = line(&mut run).trim().parse::<u64>() else {
+        println!("skipped: no PID namespace can be made here");
+        run.wait().unwrap();
+        return;
+    };
+    let page = scratch.page(|page| {
+        page.state.store(State::Active as u32, Relaxed);
+        page.pid_namespace.store(namespace, Relaxed);
+        page.logical_bytes.store(8 << 20, Relaxed);
+        page.mean_unmanaged_bytes.store(90 << 20, Relaxed);
+        // It is not written to again, and lives as long as it seems to be.
+        page.updated_ns.store(terrace_os::now_ns() + 3_600_000_000_000, Relaxed);
+        stats::set_text(&page.program, "sharing");
+    });
+    assert_eq!(page, scratch.path("page"));
+    // At the end of its input the shell goes on.
+    drop(run.stdin.take());
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        let told = await_runs(&scratch, 1);
+        let process = &told[0]["processes"][0];
+        let shared = process["other_memory"]["shared_bytes"].as_u64().unwrap_or(0);
+        if shared >= 80 << 20 {
+            assert!(shared < 90 << 20 && process["pid"].as_u64() < Some(100), "{process}");
+            break;
+        }
+        assert!(Instant::now() < deadline, "{process}");
+    }
+    run.kill().unwrap();
+    run.wait().unwrap();
 }
 
 #[test]

@@ -118,7 +118,12 @@ impl IdleWatch {
     pub fn look(&mut self) -> Duration {
         let begun = cpu_time();
         for (pid, file) in statistics::newest_pages(&self.run_dir) {
-            if process::anonymous_bytes(pid) >= FROM_BYTES {
+            // In a PID namespace of its own its number is another process's here.
+            let is_here = || {
+                let image = statistics::read_image(&file);
+                image.is_some_and(|image| image.process().is_some())
+            };
+            if process::anonymous_bytes(pid) >= FROM_BYTES && is_here() {
                 self.look_at(pid, file.started_ns);
             }
         }

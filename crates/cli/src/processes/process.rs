@@ -2,6 +2,7 @@
 //! of its memory is its own; and our own CPU time.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
 /// CPU time of this thread, for what bounds its own cost.
@@ -22,6 +23,40 @@ pub struct Stat {
 /// The process with this id, if there is one.
 pub fn stat(pid: u32) -> Option<Stat> {
     parse_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// The id that a process has in our /proc. What is known is its id in its own PID namespace, the
+/// inode of that namespace, and when it started, in clock ticks (0: unknown). `None` where no process
+/// is seen to be that one.
+pub fn find(pid: u32, namespace: u64, start_ticks: u64) -> Option<u32> {
+    let is_it = |here: &u32| {
+        id_inside(*here) == Some(pid)
+            && pid_namespace(*here) == Some(namespace)
+            && stat(*here).is_some_and(|stat| [0, stat.start_ticks].contains(&start_ticks))
+    };
+    if is_it(&pid) { Some(pid) } else { all().find(is_it) }
+}
+
+/// All processes of our /proc.
+fn all() -> impl Iterator<Item = u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+/// The PID namespace of a process, by its inode.
+fn pid_namespace(pid: u32) -> Option<u64> {
+    fs::metadata(format!("/proc/{pid}/ns/pid")).ok().map(|about| about.ino())
+}
+
+/// The id of a process in its own PID namespace.
+fn id_inside(pid: u32) -> Option<u32> {
+    parse_id_inside(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?)
+}
+
+fn parse_id_inside(status: &str) -> Option<u32> {
+    // In all namespaces that the process is in, its own last.
+    let ids = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
+    ids.split_ascii_whitespace().next_back()?.parse().ok()
 }
 
 fn parse_stat(text: &str) -> Option<Stat> {
@@ -168,6 +203,21 @@ mod tests {
         assert!(super::stat(me).is_some_and(|stat| !stat.ended && stat.start_ticks > 0));
         assert!(anonymous_bytes(me) > 0 && super::own_fraction(me).is_some_and(|own| own > 0.0));
         assert_eq!(super::stat(u32::MAX), None);
+    }
+
+    #[test]
+    fn a_process_is_found_by_its_number_in_its_own_namespace() {
+        let status = "Name:\tsleep\nNSpid:\t4711\t12\t2\nNSpgid:\t4711\t12\t1\n";
+        assert_eq!(parse_id_inside(status), Some(2));
+        assert_eq!(parse_id_inside("Name:\tsleep\n"), None);
+        let (me, namespace) = (std::process::id(), terrace_os::pid_namespace());
+        let ticks = super::stat(me).expect("this process is there").start_ticks;
+        assert_eq!(find(me, namespace, ticks), Some(me));
+        assert_eq!(find(me, namespace, 0), Some(me));
+        // Another process of that number, and another namespace.
+        assert_eq!(find(me, namespace, ticks + 1), None);
+        assert_eq!(find(me, namespace + 1, ticks), None);
+        assert_eq!(find(u32::MAX, namespace, 0), None);
     }
 
     #[test]
