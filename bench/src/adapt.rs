@@ -115,7 +115,8 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     results::write(
         "adapt",
         json!({
-            "size": options.size, "dram": options.dram, "seconds": options.seconds, "change_every_s": options.change_every,
+            "size": options.size, "dram": options.dram, "seconds": options.seconds,
+            "change_every_s": options.change_every,
             "repeats": options.repeats, "terrace_flags": options.terrace_flags, "patterns": all,
         }),
     )
@@ -163,10 +164,14 @@ fn compare(options: &Options, pattern: &str) -> anyhow::Result<Vec<Value>> {
                 .collect(),
         ));
         rows.push(json!({
-            "policy": policy, "accesses_per_s": of(&|run| run.per_s), "late_accesses_per_s": late, "recover_s": median(&recoveries),
-            "recoveries_s": recoveries, "demoted_pages": of(&|run| run.demoted), "promoted_pages": of(&|run| run.promoted),
-            "samples": of(&|run| run.samples), "sampler_cpu_fraction": of(&|run| run.sampler_cpu), "interval_s": interval_s,
-            "over_time": over_time, "accesses_per_s_of_each": runs.iter().map(|run| run.per_s).collect::<Vec<_>>(),
+            "policy": policy, "accesses_per_s": of(&|run| run.per_s), "late_accesses_per_s": late,
+            "recover_s": median(&recoveries),
+            "recoveries_s": recoveries, "demoted_pages": of(&|run| run.demoted),
+            "promoted_pages": of(&|run| run.promoted),
+            "samples": of(&|run| run.samples), "sampler_cpu_fraction": of(&|run| run.sampler_cpu),
+            "interval_s": interval_s,
+            "over_time": over_time,
+            "accesses_per_s_of_each": runs.iter().map(|run| run.per_s).collect::<Vec<_>>(),
         }));
     }
     println!();

@@ -77,11 +77,16 @@ pub fn run() -> anyhow::Result<()> {
         let by_depth: Vec<Value> = DEPTHS
             .iter()
             .zip(&quality.by_depth)
-            .map(|(depth, (purity, completeness, ids))| json!({ "depth": depth, "purity": purity, "completeness": completeness, "numbers": ids }))
+            .map(|(depth, (purity, completeness, ids))| {
+                json!({
+                    "depth": depth, "purity": purity, "completeness": completeness, "numbers": ids,
+                })
+            })
             .collect();
-        rows.push(
-            json!({ "program": program, "allocations": quality.allocations, "true_contexts": quality.contexts, "by_depth": by_depth }),
-        );
+        rows.push(json!({
+            "program": program, "allocations": quality.allocations,
+            "true_contexts": quality.contexts, "by_depth": by_depth,
+        }));
     }
     println!();
     results::write("contexts", json!(rows))

@@ -11,7 +11,11 @@ use serde_json::json;
 #[derive(clap::Args)]
 pub struct Options {
     /// Patterns of `terrace load memory`
-    #[arg(long, value_delimiter = ',', default_values_t = ["zipf", "chase", "jump"].map(String::from))]
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_values_t = ["zipf", "chase", "jump"].map(String::from)
+    )]
     patterns: Vec<String>,
     /// Memory of the load
     #[arg(long, default_value = "512M")]
@@ -108,9 +112,14 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
                 of(|run| run.cpu_s),
             );
             rows.push(json!({
-                "side": name, "accesses_per_s": of(|run| run.per_s), "late_accesses_per_s": of(|run| run.late_per_s), "late_to_alone": ratio,
-                "late_to_alone_interval": [from, to], "made": of(|run| run.made), "split": of(|run| run.split), "terrace_cpu_s": of(|run| run.cpu_s),
-                "late_accesses_per_s_of_each": side.iter().map(|run| run.late_per_s).collect::<Vec<_>>(),
+                "side": name, "accesses_per_s": of(|run| run.per_s),
+                "late_accesses_per_s": of(|run| run.late_per_s), "late_to_alone": ratio,
+                "late_to_alone_interval": [from, to], "made": of(|run| run.made),
+                "split": of(|run| run.split), "terrace_cpu_s": of(|run| run.cpu_s),
+                "late_accesses_per_s_of_each": side
+                    .iter()
+                    .map(|run| run.late_per_s)
+                    .collect::<Vec<_>>(),
             }));
         }
         println!();
@@ -118,6 +127,9 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     }
     results::write(
         "huge",
-        json!({ "size": options.size, "dram": options.dram, "seconds": options.seconds, "repeats": options.repeats, "patterns": all }),
+        json!({
+            "size": options.size, "dram": options.dram, "seconds": options.seconds,
+            "repeats": options.repeats, "patterns": all,
+        }),
     )
 }

@@ -157,7 +157,10 @@ fn cpu(sides: &[Side], rounds: usize, changes: u32) -> anyhow::Result<Value> {
             side.name(),
             base.name()
         );
-        rows.push(json!({ "side": side.name(), "against": base.name(), "ratio_median": ratio, "ratio_95": [low, high] }));
+        rows.push(json!({
+            "side": side.name(), "against": base.name(), "ratio_median": ratio,
+            "ratio_95": [low, high],
+        }));
     }
     println!("alone: {:.2} s", median(alone));
     let mut shares = serde_json::Map::new();
@@ -173,9 +176,10 @@ fn cpu(sides: &[Side], rounds: usize, changes: u32) -> anyhow::Result<Value> {
     println!();
     let samples: serde_json::Map<String, Value> =
         sides.iter().zip(&found).map(|(side, found)| (side.name().into(), json!(found))).collect();
-    Ok(
-        json!({ "rounds": rounds, "changes": changes, "ratios": rows, "cpu_s": samples, "run_itself_share": shares }),
-    )
+    Ok(json!({
+        "rounds": rounds, "changes": changes, "ratios": rows, "cpu_s": samples,
+        "run_itself_share": shares,
+    }))
 }
 
 fn memory(sides: &[Side], repeats: usize) -> anyhow::Result<Value> {
@@ -233,7 +237,8 @@ fn memory(sides: &[Side], repeats: usize) -> anyhow::Result<Value> {
             }
             println!();
             rows.push(json!({
-                "program": name, "mib": mib, "side": side.name(), "rss_mib": rss, "pss_mib": pss, "anonymous_mib": anonymous,
+                "program": name, "mib": mib, "side": side.name(), "rss_mib": rss, "pss_mib": pss,
+                "anonymous_mib": anonymous,
                 "rss_more_percent": more(rss, alone.0), "pss_more_percent": more(pss, alone.1),
                 "samples": found.iter().map(Footprint::json).collect::<Vec<_>>(),
             }));

@@ -10,7 +10,11 @@ use serde_json::json;
 #[derive(clap::Args)]
 pub struct Options {
     /// Patterns of `terrace load memory`
-    #[arg(long, value_delimiter = ',', default_values_t = ["zipf", "chase", "scan"].map(String::from))]
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_values_t = ["zipf", "chase", "scan"].map(String::from)
+    )]
     patterns: Vec<String>,
     /// Memory of the load
     #[arg(long, default_value = "256M")]
@@ -76,11 +80,16 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
             "{pattern:>12} {median_slower:>12.4} {least:>11.4} to {most:>7.4} {rate:>12.0} {:>11.2}%",
             told * 100.0
         );
-        rows.push(json!({ "pattern": pattern, "slower": median_slower, "slower_95": [least, most], "slower_of_each": slower, "told_cpu_fraction": told, "samples_per_s": rate }));
+        rows.push(json!({
+            "pattern": pattern, "slower": median_slower, "slower_95": [least, most],
+            "slower_of_each": slower, "told_cpu_fraction": told, "samples_per_s": rate,
+        }));
     }
     println!();
     results::write(
         "sampled",
-        json!({ "size": options.size, "seconds": options.seconds, "flags": FLAGS, "patterns": rows }),
+        json!({
+            "size": options.size, "seconds": options.seconds, "flags": FLAGS, "patterns": rows
+        }),
     )
 }

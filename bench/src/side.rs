@@ -119,8 +119,10 @@ impl Footprint {
     /// The figures as JSON.
     pub fn json(&self) -> Value {
         json!({
-            "rss_bytes": self.rss, "pss_bytes": self.pss, "anonymous_bytes": self.anonymous, "library_file_bytes": self.library_file,
-            "library_data_bytes": self.library_data, "overhead_bytes": self.overhead, "run_pss_bytes": self.run_pss,
+            "rss_bytes": self.rss, "pss_bytes": self.pss, "anonymous_bytes": self.anonymous,
+            "library_file_bytes": self.library_file,
+            "library_data_bytes": self.library_data, "overhead_bytes": self.overhead,
+            "run_pss_bytes": self.run_pss,
             "run_anonymous_bytes": self.run_anonymous,
         })
     }

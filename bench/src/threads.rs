@@ -45,8 +45,10 @@ pub fn run(repeats: usize) -> anyhow::Result<()> {
                 side.name()
             );
             rows.push(json!({
-                "threads": threads, "side": side.name(), "rss_kib": rss, "pss_kib": pss, "anonymous_kib": of(|f| f.anonymous),
-                "kib_a_thread": each, "overhead_kib": overhead, "samples": found.iter().map(Footprint::json).collect::<Vec<_>>(),
+                "threads": threads, "side": side.name(), "rss_kib": rss, "pss_kib": pss,
+                "anonymous_kib": of(|f| f.anonymous),
+                "kib_a_thread": each, "overhead_kib": overhead,
+                "samples": found.iter().map(Footprint::json).collect::<Vec<_>>(),
             }));
         }
     }

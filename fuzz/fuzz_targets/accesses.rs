@@ -10,7 +10,8 @@ fuzz_target!(|bytes: &[u8]| {
     if let Ok(reader) = Reader::of(&file[..]) {
         let mut blocks = reader.iter();
         while let Some(Ok((_, records))) = blocks.next() {
-            assert!(records.iter().all(|record| (page_of(*record) as usize) < reader.pages().len()));
+            let pages = reader.pages().len();
+            assert!(records.iter().all(|record| (page_of(*record) as usize) < pages));
         }
     }
 });

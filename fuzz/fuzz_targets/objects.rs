@@ -18,7 +18,9 @@ fuzz_target!(|bytes: &[u8]| {
                     assert!((*context as usize) < reader.contexts().len());
                     born += 1;
                 }
-                Event::Died { object, .. } | Event::Resized { object, .. } | Event::Access { object, .. } => assert!(*object < born),
+                Event::Died { object, .. }
+                | Event::Resized { object, .. }
+                | Event::Access { object, .. } => assert!(*object < born),
                 Event::Counting { .. } => {}
             }
         }

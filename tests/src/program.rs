@@ -263,8 +263,10 @@ impl Running {
     pub fn companion_pid(&self) -> i32 {
         const SHARED_MEMORY: i32 = 1;
         let program = self.program_pid();
-        // SAFETY: no memory is involved.
-        let shares = |process: &i32| unsafe { libc::syscall(libc::SYS_kcmp, program, *process, SHARED_MEMORY, 0, 0) } == 0;
+        let shares = |process: &i32| {
+            // SAFETY: no memory is involved.
+            unsafe { libc::syscall(libc::SYS_kcmp, program, *process, SHARED_MEMORY, 0, 0) == 0 }
+        };
         loop {
             let processes = fs::read_dir("/proc").expect("/proc is mounted").flatten();
             let processes = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());

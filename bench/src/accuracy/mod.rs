@@ -31,7 +31,12 @@ const REDIS_CLUSTERED: &str = "redis-clustered";
 pub struct Options {
     /// Patterns of `terrace load memory`; and redis-server, with popular items scattered and side
     /// by side
-    #[arg(long, value_delimiter = ',', default_values_t = ["zipf", "btree", "graph", "chase", "scattered", REDIS, REDIS_CLUSTERED].map(String::from))]
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_values_t = ["zipf", "btree", "graph", "chase", "scattered", REDIS, REDIS_CLUSTERED]
+            .map(String::from)
+    )]
     patterns: Vec<String>,
     /// Memory of the load, MiB
     #[arg(long, default_value_t = 2048)]
@@ -99,9 +104,13 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
                     misses.1,
                     lift(misses, room),
                 );
-                let part = |(sampled, oracle): (f64, f64)| json!({ "sampled": sampled, "oracle": oracle, "lift": lift((sampled, oracle), room) });
+                let part = |(sampled, oracle): (f64, f64)| {
+                    let lift = lift((sampled, oracle), room);
+                    json!({ "sampled": sampled, "oracle": oracle, "lift": lift })
+                };
                 rows.push(json!({
-                    "pattern": pattern, "seconds": seconds, "samples": samples, "regions": regions.len(), "room": room,
+                    "pattern": pattern, "seconds": seconds, "samples": samples,
+                    "regions": regions.len(), "room": room,
                     "accesses": part(accesses), "misses": part(misses), "drawn_lift": drawn,
                 }));
             }

@@ -105,8 +105,10 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     }
     println!();
     let Options { keys, chain, value, repeats, .. } = options;
-    let figures = json!({ "keys": keys, "chain": chain, "value_bytes": value, "repeats": repeats, "memory_bytes": bench.whole_bytes,
-        "models": models, "rows": bench.rows });
+    let figures = json!({
+        "keys": keys, "chain": chain, "value_bytes": value, "repeats": repeats,
+        "memory_bytes": bench.whole_bytes, "models": models, "rows": bench.rows,
+    });
     results::write(&format!("buckets-{value}"), figures)
 }
 
@@ -179,9 +181,13 @@ impl Bench<'_> {
             ratio("load_s")
         );
         std::io::stdout().flush()?;
-        self.rows.push(json!({ "workload": workload.to_string(), "theta": theta, "dram_percent": share,
-            "malloc_per_s": of(0, "per_s"), "placed_per_s": of(1, "per_s"), "malloc_load_s": of(0, "load_s"), "placed_load_s": of(1, "load_s"),
-            "malloc_resident_bytes": of(0, "resident_bytes"), "placed_resident_bytes": of(1, "resident_bytes") }));
+        self.rows.push(json!({
+            "workload": workload.to_string(), "theta": theta, "dram_percent": share,
+            "malloc_per_s": of(0, "per_s"), "placed_per_s": of(1, "per_s"),
+            "malloc_load_s": of(0, "load_s"), "placed_load_s": of(1, "load_s"),
+            "malloc_resident_bytes": of(0, "resident_bytes"),
+            "placed_resident_bytes": of(1, "resident_bytes"),
+        }));
         Ok(())
     }
 }

@@ -155,8 +155,11 @@ fn compare(options: &Options, structure: Structure, share: u64, zram: &Zram) -> 
             options.value,
             if options.jump { "-jump" } else { "" }
         ),
-        json!({ "keys": options.keys, "value_bytes": options.value, "theta": options.theta, "seconds": options.seconds,
-            "dram_percent": share, "whole_bytes": whole, "cpu_percent": options.cpu_percent, "jump": options.jump, "runs": rows }),
+        json!({
+            "keys": options.keys, "value_bytes": options.value, "theta": options.theta,
+            "seconds": options.seconds, "dram_percent": share, "whole_bytes": whole,
+            "cpu_percent": options.cpu_percent, "jump": options.jump, "runs": rows,
+        }),
     )
 }
 

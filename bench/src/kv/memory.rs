@@ -45,10 +45,22 @@ const GET_PERCENT: u32 = 100;
 #[derive(Args, Debug)]
 pub struct Options {
     /// Percent of the memory that memcached takes without a limit
-    #[arg(long, value_delimiter = ',', default_values_t = [80, 50, 30], value_parser = clap::value_parser!(u32).range(5..=100))]
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_values_t = [80, 50, 30],
+        value_parser = clap::value_parser!(u32).range(5..=100)
+    )]
     shares: Vec<u32>,
     /// Sides
-    #[arg(long, value_delimiter = ',', default_values = ["memcached-zram", "redis-zram", "memcached-terrace", "terrace-kv", "terrace-kv-consolidated"])]
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_values = [
+            "memcached-zram", "redis-zram", "memcached-terrace", "terrace-kv",
+            "terrace-kv-consolidated",
+        ]
+    )]
     sides: Vec<Side>,
     /// Bytes of every value
     #[arg(long, default_value_t = 1000)]

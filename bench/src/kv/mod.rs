@@ -322,7 +322,10 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     }
     results::write(
         &format!("kv-{transport}"),
-        json!({ "items": options.items, "repeats": options.repeats, "seconds": options.seconds, "rows": rows }),
+        json!({
+            "items": options.items, "repeats": options.repeats, "seconds": options.seconds,
+            "rows": rows,
+        }),
     )
 }
 

@@ -159,12 +159,18 @@ impl Found {
             .iter()
             .map(|(side, runs)| {
                 let of = |of: fn(&Run) -> f64| runs.iter().map(of).collect::<Vec<_>>();
-                let figures = json!({ "seconds": of(|run| run.seconds), "cpu_s": of(|run| run.cpu_s), "peak_bytes": of(|run| run.peak_bytes),
-                    "operations": runs.first().map(|run| run.operations) });
+                let figures = json!({
+                    "seconds": of(|run| run.seconds), "cpu_s": of(|run| run.cpu_s),
+                    "peak_bytes": of(|run| run.peak_bytes),
+                    "operations": runs.first().map(|run| run.operations),
+                });
                 ((*side).into(), figures)
             })
             .collect();
-        json!({ "test": self.test.name(), "group": self.test.group().title(), "sides": sides, "failed": self.failed })
+        json!({
+            "test": self.test.name(), "group": self.test.group().title(), "sides": sides,
+            "failed": self.failed,
+        })
     }
 }
 
@@ -210,7 +216,10 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     println!("\n");
     let means = table::print(&found, &sides, base);
     let tests: Vec<Value> = found.iter().map(Found::json).collect();
-    let figures = json!({ "scale": options.scale, "repeats": options.repeats, "base": base.name(), "versions": versions, "tests": tests, "to_base": means });
+    let figures = json!({
+        "scale": options.scale, "repeats": options.repeats, "base": base.name(),
+        "versions": versions, "tests": tests, "to_base": means,
+    });
     results::write("malloc", figures)
 }
 

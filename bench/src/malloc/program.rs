@@ -46,7 +46,9 @@ fn without_count(test: fn(f64), scale: f64) -> u64 {
 
 /// Figures of a program, in the form that [`super::Run`] reads.
 pub fn figures(seconds: f64, cpu_s: f64, peak_bytes: u64, operations: u64) -> Value {
-    json!({ "seconds": seconds, "cpu_s": cpu_s, "peak_bytes": peak_bytes, "operations": operations })
+    json!({
+        "seconds": seconds, "cpu_s": cpu_s, "peak_bytes": peak_bytes, "operations": operations
+    })
 }
 
 /// Peak resident memory of a process so far, bytes: its VmHWM. Whatever else is in the process

@@ -164,7 +164,10 @@ fn pages_of(
                 share(half),
                 share(most)
             );
-            rows.push(json!({ "program": kind, "keys": distribution, "objects": name, "pages": pages, "pages_for_50": half, "pages_for_80": most }));
+            rows.push(json!({
+                "program": kind, "keys": distribution, "objects": name, "pages": pages,
+                "pages_for_50": half, "pages_for_80": most,
+            }));
         };
         line(side, of("/pages_for_50"), of("/pages_for_80"), of("/pages"));
         if side == "jemalloc" {
@@ -315,7 +318,10 @@ fn speed(options: &Options) -> anyhow::Result<()> {
             placed / zram,
             placed / size
         );
-        rows.push(json!({ "program": kind, "keys": distribution, "memory_bytes": memory, "zram": found[0], "size": found[1], "context": found[2], "context_sampled": found[3], "placed": found[4] }));
+        rows.push(json!({
+            "program": kind, "keys": distribution, "memory_bytes": memory, "zram": found[0],
+            "size": found[1], "context": found[2], "context_sampled": found[3], "placed": found[4],
+        }));
     }
     println!();
     results::write(

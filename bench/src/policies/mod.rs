@@ -114,7 +114,8 @@ fn run_set(set: Set, policies: &[String], options: &Options) -> anyhow::Result<(
         return Ok(());
     }
     let figures = json!({
-        "set": set.name(), "seeds": options.seeds, "fast": set.fast(), "recordings": recordings, "missing": missing, "rows": found["rows"],
+        "set": set.name(), "seeds": options.seeds, "fast": set.fast(), "recordings": recordings,
+        "missing": missing, "rows": found["rows"],
         "machines": found["machines"],
     });
     results::write(&format!("policies-{}", set.name()), figures)

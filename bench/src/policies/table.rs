@@ -111,11 +111,18 @@ impl Row {
         let policies: serde_json::Map<String, Value> = self
             .policies
             .iter()
-            .map(|(name, found)| (name.clone(), json!({ "per_s": found.per_s, "hit_rate": found.hit_rate, "moves": found.moves })))
+            .map(|(name, found)| {
+                let found = json!({
+                    "per_s": found.per_s, "hit_rate": found.hit_rate, "moves": found.moves,
+                });
+                (name.clone(), found)
+            })
             .collect();
         json!({
-            "machine": self.machine, "workload": self.workload, "fast": self.fast, "policies": policies,
-            "to_jenga": self.to_jenga().map(|ratios| of(Estimate::of(&ratios))), "to_best": self.to_best().map(|ratios| of(Estimate::of(&ratios))),
+            "machine": self.machine, "workload": self.workload, "fast": self.fast,
+            "policies": policies,
+            "to_jenga": self.to_jenga().map(|ratios| of(Estimate::of(&ratios))),
+            "to_best": self.to_best().map(|ratios| of(Estimate::of(&ratios))),
             "best": self.best().map(|(name, _)| name),
         })
     }
@@ -220,7 +227,8 @@ fn show_machine(set: Set, rows: &[Row]) -> Value {
     }
     println!();
     json!({
-        "machine": first.machine, "geomean_to_jenga": of(geomean), "bar_to_jenga": set.bar(), "least_to_best": of(worst), "bar_to_best": BAR_BEST,
+        "machine": first.machine, "geomean_to_jenga": of(geomean), "bar_to_jenga": set.bar(),
+        "least_to_best": of(worst), "bar_to_best": BAR_BEST,
         "geomean_to_best": of(of_best),
     })
 }
@@ -231,7 +239,10 @@ mod tests {
 
     fn line(workload: &str, seed: u64, policy: &str, per_s: f64) -> Value {
         json!({
-            "case": { "workload": workload, "machine": "optane", "fast": "25%", "policy": policy, "seed": seed },
+            "case": {
+                "workload": workload, "machine": "optane", "fast": "25%", "policy": policy,
+                "seed": seed,
+            },
             "total": { "per_s": per_s, "hit_rate": 0.5, "promoted": 3, "demoted": 4 },
         })
     }

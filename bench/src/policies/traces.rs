@@ -78,7 +78,9 @@ pub fn description(program: &Program, file: &Path) -> anyhow::Result<Value> {
     let reader = Reader::open(file)?;
     let pages = reader.pages().len() as u64;
     Ok(json!({
-        "name": program.name, "command": program.command, "cache": CACHE, "period": reader.header.period, "records": reader.records(),
-        "pages": pages, "mib": (pages * reader.header.page_bytes) >> 20, "file_bytes": std::fs::metadata(file)?.len(),
+        "name": program.name, "command": program.command, "cache": CACHE,
+        "period": reader.header.period, "records": reader.records(),
+        "pages": pages, "mib": (pages * reader.header.page_bytes) >> 20,
+        "file_bytes": std::fs::metadata(file)?.len(),
     }))
 }

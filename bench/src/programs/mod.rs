@@ -38,7 +38,12 @@ pub struct Options {
     #[arg(long)]
     repeats: Option<usize>,
     /// Shares of the peak alone, percent
-    #[arg(long, value_delimiter = ',', default_values_t = [60u64, 80, 40], value_parser = clap::value_parser!(u64).range(10..=95))]
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_values_t = [60u64, 80, 40],
+        value_parser = clap::value_parser!(u64).range(10..=95)
+    )]
     shares: Vec<u64>,
     /// Only these programs
     #[arg(long, value_delimiter = ',')]
@@ -125,7 +130,10 @@ pub fn honesty(options: &Options) -> anyhow::Result<()> {
     );
     results::write(
         "honesty",
-        json!({ "terrace_flags": options.terrace_flags, "right": right, "half_or_more": half, "rows": rows }),
+        json!({
+            "terrace_flags": options.terrace_flags, "right": right, "half_or_more": half,
+            "rows": rows,
+        }),
     )
 }
 
@@ -210,10 +218,16 @@ fn sample(
     let figures: Value = serde_json::from_slice(&fs::read(report.path())?)?;
     let mut sample = json!({
         "alone_s": alone.seconds, "alone_peak_bytes": alone.peak, "alone_mean_bytes": alone.mean,
-        "terrace_s": terrace.seconds, "terrace_mean_bytes": terrace.mean, "terrace_p95_bytes": terrace.p95,
+        "terrace_s": terrace.seconds, "terrace_mean_bytes": terrace.mean,
+        "terrace_p95_bytes": terrace.p95,
         "slowdown_told": figures["slowdown_estimate"],
         "alone_p99_us": alone.p99_us, "terrace_p99_us": terrace.p99_us,
-        "restored_pages": figures["tiers"].as_array().into_iter().flatten().filter_map(|tier| tier["faults"].as_u64()).sum::<u64>(),
+        "restored_pages": figures["tiers"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|tier| tier["faults"].as_u64())
+            .sum::<u64>(),
     });
     if kind.has_peer() {
         let zram = match swap {

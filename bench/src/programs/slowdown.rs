@@ -129,7 +129,9 @@ fn row(name: &str, samples: &[&Value]) -> Value {
         ),
         percent(&terrace["saved"])
     );
-    let mut row = json!({ "program": name, "alone_s": median(&alone), "terrace": terrace, "samples": samples });
+    let mut row = json!({
+        "program": name, "alone_s": median(&alone), "terrace": terrace, "samples": samples
+    });
     for (pressure, _) in PRESSURES {
         let peer = side(pressure);
         print!(" {pressure}: {:.1}%, {:.1}%;", percent(&peer["slower"]), percent(&peer["saved"]));

@@ -67,7 +67,10 @@ pub fn run(rounds: usize) -> anyhow::Result<()> {
     let all = SERVERS.into_iter().flat_map(|server| HELD_BYTES.map(|held| (server, held)));
     let compared: Vec<Value> =
         all.map(|(server, held)| compare(server, held, rounds)).collect::<anyhow::Result<_>>()?;
-    let how = json!({ "rounds": rounds, "rounds_a_start": ROUNDS_A_START, "turns_a_round": TURNS, "operations_a_turn": OPERATIONS });
+    let how = json!({
+        "rounds": rounds, "rounds_a_start": ROUNDS_A_START, "turns_a_round": TURNS,
+        "operations_a_turn": OPERATIONS,
+    });
     results::write(
         "idle-servers",
         json!({ "how": how, "value_bytes": VALUE_BYTES, "servers": compared }),
@@ -97,7 +100,10 @@ fn compare(server: Server, held_bytes: u64, rounds: usize) -> anyhow::Result<Val
                 "{:>9} / alone   {name:<28} {ratio:.4}   95 % interval {low:.4} to {high:.4}",
                 side.name()
             );
-            rows.push(json!({ "side": side.name(), "against": "alone", "figure": name, "ratio_median": ratio, "ratio_95": [low, high] }));
+            rows.push(json!({
+                "side": side.name(), "against": "alone", "figure": name, "ratio_median": ratio,
+                "ratio_95": [low, high],
+            }));
         }
     }
     println!();
@@ -106,12 +112,17 @@ fn compare(server: Server, held_bytes: u64, rounds: usize) -> anyhow::Result<Val
         .zip(&found)
         .map(|(side, found)| {
             let Found { cpu_us, memory, memory_with_run } = found;
-            (side.name().to_owned(), json!({ "cpu_us_per_op": cpu_us, "memory_bytes": memory, "memory_with_run_bytes": memory_with_run }))
+            let figures = json!({
+                "cpu_us_per_op": cpu_us, "memory_bytes": memory,
+                "memory_with_run_bytes": memory_with_run,
+            });
+            (side.name().to_owned(), figures)
         })
         .collect();
-    Ok(
-        json!({ "server": server.name(), "version": server.version()?, "items": items, "ratios": rows, "samples": samples }),
-    )
+    Ok(json!({
+        "server": server.name(), "version": server.version()?, "items": items, "ratios": rows,
+        "samples": samples,
+    }))
 }
 
 /// Starts and fills a server for each side, and has them serve in turn. All servers of a turn have

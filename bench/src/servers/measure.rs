@@ -108,9 +108,12 @@ impl Sample {
     /// The figures for the results file.
     pub fn json(&self) -> Value {
         json!({
-            "ops_per_s": self.ops_per_s, "p50_us": self.p50_us, "p99_us": self.p99_us, "p999_us": self.p999_us, "max_us": self.max_us,
-            "cpu_us_per_op": self.cpu_us_per_op, "terrace_us_per_op": self.terrace_us_per_op, "faults_per_op": self.faults_per_op,
-            "demoted_per_op": self.demoted_per_op, "memory_mean_bytes": self.memory_mean, "memory_max_bytes": self.memory_max,
+            "ops_per_s": self.ops_per_s, "p50_us": self.p50_us, "p99_us": self.p99_us,
+            "p999_us": self.p999_us, "max_us": self.max_us,
+            "cpu_us_per_op": self.cpu_us_per_op, "terrace_us_per_op": self.terrace_us_per_op,
+            "faults_per_op": self.faults_per_op,
+            "demoted_per_op": self.demoted_per_op, "memory_mean_bytes": self.memory_mean,
+            "memory_max_bytes": self.memory_max,
             "pss_and_swap_bytes": self.pss, "client_cpu_share": self.client_cpu_share,
         })
     }

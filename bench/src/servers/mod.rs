@@ -343,8 +343,10 @@ impl Comparison {
 
     fn json(&self) -> Value {
         json!({
-            "server": self.data.server.name(), "server_version": self.version, "items": self.data.items,
-            "value_bytes": self.data.value_bytes, "against": self.against.to_string(), "compressor": self.compressor,
+            "server": self.data.server.name(), "server_version": self.version,
+            "items": self.data.items,
+            "value_bytes": self.data.value_bytes, "against": self.against.to_string(),
+            "compressor": self.compressor,
             "failures": self.failures, "beside_bytes": self.beside,
             "cells": self.cells.iter().map(table::json).collect::<Vec<_>>(),
         })
@@ -423,7 +425,8 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         return outcome.and(Err(anyhow::anyhow!("nothing could be compared: see above")));
     }
     let figures = json!({
-        "repeats": options.repeats, "seconds": options.seconds, "warm_up_operations_per_item": options.warm_up, "terrace_flags": options.terrace_flags,
+        "repeats": options.repeats, "seconds": options.seconds,
+        "warm_up_operations_per_item": options.warm_up, "terrace_flags": options.terrace_flags,
         "comparisons": comparisons.iter().map(Comparison::json).collect::<Vec<_>>(),
     });
     results::write(if options.curve { "servers-curve" } else { "servers" }, figures)?;

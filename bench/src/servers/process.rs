@@ -43,8 +43,10 @@ fn stat(path: &str) -> anyhow::Result<(f64, u64)> {
 /// The process in which Terrace moves a process's pages: it shares its memory.
 pub fn companion(pid: u32) -> Option<u32> {
     const SHARED_MEMORY: i32 = 1;
-    // SAFETY: no memory is involved.
-    let shares = |other: &u32| unsafe { libc::syscall(libc::SYS_kcmp, pid, *other, SHARED_MEMORY, 0, 0) } == 0;
+    let shares = |other: &u32| {
+        // SAFETY: no memory is involved.
+        unsafe { libc::syscall(libc::SYS_kcmp, pid, *other, SHARED_MEMORY, 0, 0) == 0 }
+    };
     let processes = fs::read_dir("/proc")
         .ok()?
         .flatten()

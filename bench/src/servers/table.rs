@@ -65,8 +65,10 @@ pub fn json(cell: &Cell) -> Value {
         })
         .collect();
     json!({
-        "resident_percent": cell.resident, "get_percent": cell.load.get_percent, "connections": cell.load.connections,
-        "depth": cell.load.depth, "unlimited": side(&cell.unlimited), "peer": side(&cell.peer), "terrace": side(&cell.terrace),
+        "resident_percent": cell.resident, "get_percent": cell.load.get_percent,
+        "connections": cell.load.connections,
+        "depth": cell.load.depth, "unlimited": side(&cell.unlimited), "peer": side(&cell.peer),
+        "terrace": side(&cell.terrace),
         "terrace_to_peer": ratios,
     })
 }

@@ -30,7 +30,11 @@ pub struct Options {
     #[arg(long, value_delimiter = ',', default_values_t = [10_240, 1_000_000])]
     units: Vec<u32>,
     /// Policies; the first is the one that is to keep up
-    #[arg(long, value_delimiter = ',', default_values_t = ["jenga".to_string(), "memtis".into(), "tpp".into(), "terrace".into()])]
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_values_t = ["jenga".to_string(), "memtis".into(), "tpp".into(), "terrace".into()]
+    )]
     policies: Vec<String>,
     /// A run is ended after this many seconds, however far it is
     #[arg(long, default_value_t = 1.0)]
@@ -46,7 +50,10 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     let recordings = recording::run(options)?;
     results::write(
         "sim",
-        json!({ "accesses": options.accesses, "repeats": options.repeats, "rows": streams, "recordings": recordings }),
+        json!({
+            "accesses": options.accesses, "repeats": options.repeats, "rows": streams,
+            "recordings": recordings,
+        }),
     )
 }
 
@@ -89,8 +96,10 @@ fn streams(options: &Options) -> anyhow::Result<Vec<Value>> {
                     rate / bare_rate
                 );
                 rows.push(json!({
-                    "stream": generator.to_string(), "units": units, "policy": policy, "bare_per_s": bare_rate, "simulated_per_s": rate,
-                    "ratio": rate / bare_rate, "bytes_a_unit": bytes, "bare_per_s_of_each": bare, "simulated_per_s_of_each": rates,
+                    "stream": generator.to_string(), "units": units, "policy": policy,
+                    "bare_per_s": bare_rate, "simulated_per_s": rate,
+                    "ratio": rate / bare_rate, "bytes_a_unit": bytes, "bare_per_s_of_each": bare,
+                    "simulated_per_s_of_each": rates,
                 }));
             }
         }

@@ -93,9 +93,12 @@ fn row(path: &PathBuf, policy: &str, options: &Options) -> anyhow::Result<Value>
         decoding / 1e6
     );
     Ok(json!({
-        "recording": name, "policy": policy, "records": all.len(), "units": units, "bytes_a_record": bytes, "memory_per_s": in_memory, "file_per_s": from_file,
-        "ratio": from_file / in_memory, "decoded_per_s": decoding, "memory_per_s_of_each": memory, "file_per_s_of_each": file,
-        "two_threads_per_s": by_two, "two_threads_ratio": by_two / in_memory, "two_threads_per_s_of_each": two,
+        "recording": name, "policy": policy, "records": all.len(), "units": units,
+        "bytes_a_record": bytes, "memory_per_s": in_memory, "file_per_s": from_file,
+        "ratio": from_file / in_memory, "decoded_per_s": decoding, "memory_per_s_of_each": memory,
+        "file_per_s_of_each": file,
+        "two_threads_per_s": by_two, "two_threads_ratio": by_two / in_memory,
+        "two_threads_per_s_of_each": two,
     }))
 }
 

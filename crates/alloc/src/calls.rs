@@ -107,7 +107,7 @@ mod tests {
         }
     }
 
-    /// For each word, the number of the latest message that is known of.
+    /// The number of the latest message that is known of, by word.
     type View = [usize; 2];
 
     #[derive(Clone)]

@@ -49,7 +49,7 @@ impl Function {
         let address = address.max(MISSING);
         self.found.store(address, Relaxed);
         if address != MISSING && cfg!(debug_assertions) {
-            tell_of_misuse();
+            report_misuse();
         }
         address
     }
@@ -65,8 +65,8 @@ impl Function {
     }
 }
 
-/// Debug builds want to know of foreign pointers, and of arenas that are gone.
-fn tell_of_misuse() {
+/// Has the library report foreign pointers, and arenas that are gone. For debug builds.
+fn report_misuse() {
     // SAFETY: a NUL-terminated name.
     let address = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"terrace_check".as_ptr()) } as usize;
     if address != 0 {

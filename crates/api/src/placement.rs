@@ -20,18 +20,18 @@ fn is_aligned(align: usize, size: usize) -> bool {
 /// Where an object is to lie. A hint: it never makes an allocation fail.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Placement {
-    /// Where `malloc` puts it.
+    /// The object lies where `malloc` puts it.
     #[default]
     Default,
-    /// On the page of the object at this address, if that was placed and there is room. Else on
-    /// another page of the same arena, if the object is in one. Beside null: where something new
-    /// begins, with room for more.
+    /// The new object lies on the page of the object at this address, if that was placed and there
+    /// is room. Else it lies on another page of the same arena, if the object is in one. Beside
+    /// null it lies where something new begins, with room for more.
     NextTo(*const u8),
-    /// With what is often used.
+    /// The object lies with what is often used.
     Hot,
-    /// With what is seldom used.
+    /// The object lies with what is seldom used.
     Cold,
-    /// In the arena of this number.
+    /// The object lies in the arena of this number.
     Arena(ArenaId),
 }
 
@@ -175,9 +175,9 @@ impl Drop for Arena {
 pub struct At(Placement);
 
 impl At {
-    /// With what is often used.
+    /// Places what it allocates with what is often used.
     pub const HOT: At = At(Placement::Hot);
-    /// With what is seldom used.
+    /// Places what it allocates with what is seldom used.
     pub const COLD: At = At(Placement::Cold);
 
     /// Places what it allocates anywhere.

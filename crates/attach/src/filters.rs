@@ -59,9 +59,9 @@ enum Need {
 /// What a thread is stopped for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// To attach, which makes all of the calls.
+    /// The thread is stopped to attach, which makes all of the calls.
     Attach,
-    /// To take the stub's memory away.
+    /// The thread is stopped to take the stub's memory away.
     Leave,
 }
 

@@ -13,7 +13,7 @@ pub struct Look {
     pub data: u64,
     /// The DRAM that the data takes, bytes.
     pub physical: u64,
-    /// For how long threads have waited for memory so far, in seconds.
+    /// Time for which threads have waited for memory so far, in seconds.
     pub waited_s: f64,
 }
 

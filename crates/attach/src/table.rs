@@ -15,15 +15,16 @@ const BYTES: u64 = ADDRESSES / PAGE * 8;
 /// What is known of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Resident, or zero until it is touched.
+    /// The page is resident, or zero until it is touched.
     None,
-    /// In the store: offset in bytes and number of bytes.
+    /// The page is in the store: offset in bytes and number of bytes.
     Out(u64, u32),
-    /// Resident when the kernel told that it is to be discarded, which may not have happened yet:
-    /// not moved before it has faulted.
+    /// The page was resident when the kernel told that it is to be discarded, which may not have
+    /// happened yet: not moved before it has faulted.
     Gone,
-    /// In the store when the kernel told that it is to be discarded. It is zero once the mark in
-    /// the page table is gone, which the discard takes away. Offset and number of bytes.
+    /// The page was in the store when the kernel told that it is to be discarded. It is zero once
+    /// the mark in the page table is gone, which the discard takes away. Offset and number of
+    /// bytes.
     Doomed(u64, u32),
 }
 

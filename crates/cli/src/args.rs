@@ -32,7 +32,10 @@ pub struct Arguments {
 #[derive(Subcommand, Debug)]
 pub enum Command {
     /// Run a program under Terrace and report what was saved and what it cost
-    #[command(after_long_help = run::HELP, override_usage = "terrace run [OPTIONS] -- CMD [ARGUMENT]...")]
+    #[command(
+        after_long_help = run::HELP,
+        override_usage = "terrace run [OPTIONS] -- CMD [ARGUMENT]..."
+    )]
     Run(RunArguments),
     /// Move memory of processes that already run into compressed memory
     #[command(after_long_help = attach::HELP)]
@@ -61,7 +64,10 @@ pub enum Command {
     /// Load a server or memory, and check what comes back
     Load(LoadArguments),
     /// Run a program as it is, and write down which parts of its memory it waits for, and when
-    #[command(after_long_help = record::HELP, override_usage = "terrace record -o FILE [OPTIONS] -- CMD [ARGUMENT]...")]
+    #[command(
+        after_long_help = record::HELP,
+        override_usage = "terrace record -o FILE [OPTIONS] -- CMD [ARGUMENT]..."
+    )]
     Record(RecordArguments),
     /// Show a recording
     #[command(

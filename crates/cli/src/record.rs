@@ -46,11 +46,21 @@ pub struct RecordArguments {
     #[arg(long, conflicts_with = "window")]
     pub accesses: bool,
     /// Samples a second of each running thread, from 1 to 20000
-    #[arg(long, value_name = "HZ", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=20_000))]
+    #[arg(
+        long,
+        value_name = "HZ",
+        default_value_t = 1000,
+        value_parser = clap::value_parser!(u32).range(1..=20_000)
+    )]
     pub rate: u32,
     /// Milliseconds that are counted together, at least 10; longer ones where the file would grow
     /// beyond --limit
-    #[arg(long, value_name = "MS", default_value_t = 50, value_parser = clap::value_parser!(u64).range(10..=3_600_000))]
+    #[arg(
+        long,
+        value_name = "MS",
+        default_value_t = 50,
+        value_parser = clap::value_parser!(u64).range(10..=3_600_000)
+    )]
     pub window: u64,
     /// How large the file may grow (64K, 16M: powers of 1024). With --accesses it then ends, which
     /// costs some 3 bytes for each sample

@@ -271,7 +271,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_rule_keeps_what_it_was_made_of(stack in any::<bool>(), offset in any::<i32>(), saved in prop::option::of(-(1i64 << 27)..1 << 27)) {
+        fn a_rule_keeps_what_it_was_made_of(
+            stack in any::<bool>(),
+            offset in any::<i32>(),
+            saved in prop::option::of(-(1i64 << 27)..1 << 27),
+        ) {
             let base = if stack { Base::Stack } else { Base::FramePointer };
             let rule = Rule::new(base, i64::from(offset), saved.map(|words| words * 8)).unwrap();
             prop_assert_eq!(rule.base(), base);

@@ -5,7 +5,7 @@
 //! the first of them, half as at the second. So a look weighs as much as the time for which it
 //! stands.
 
-/// A program that works right at its budget goes over it by a page or a batch all the time: less
+/// A program that works right at its budget goes over it by a page or a batch all the time. Less
 /// than this share is not far.
 const TOUCHING: f64 = 0.02;
 /// The budget counts as kept if memory was far above it for at most this share of the time.

@@ -1,6 +1,6 @@
 //! What `terrace run` and the library tell each other.
 //!
-//! Settings come through the environment ([`settings`]), one row each; figures go back through a
+//! Settings come through the environment ([`settings`]), one row each. Figures go back through a
 //! page in a file ([`stats`]), with rings for moves ([`moves`]) and windows of placement
 //! ([`windows`]). A command needs this crate and not the pager.
 

@@ -169,11 +169,19 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(512) })]
+        #![proptest_config(ProptestConfig {
+            failure_persistence: None, ..ProptestConfig::with_cases(512)
+        })]
 
         /// Words of any origin are a move that is written the same again, or none.
         #[test]
-        fn any_words_are_a_move_or_none(at in any::<u64>(), address in any::<u64>(), what in any::<u64>(), narrow in any::<bool>(), detail in any::<u64>()) {
+        fn any_words_are_a_move_or_none(
+            at in any::<u64>(),
+            address in any::<u64>(),
+            what in any::<u64>(),
+            narrow in any::<bool>(),
+            detail in any::<u64>(),
+        ) {
             let what = if narrow { what & 0x0f03_ffff_ffff } else { what };
             if let Some(moved) = Moved::from_words(&[at, address, what, detail]) {
                 let again = Moved::from_words(&moved.to_words()).expect("a move");

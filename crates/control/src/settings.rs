@@ -2,7 +2,7 @@
 //! variable a setting.
 //!
 //! The command validates everything before it starts the program. Inside the program a bad value is
-//! reported in one line, and the program runs on unmanaged: a library must never stop the program
+//! reported in one line, and the program runs on unmanaged. A library must never stop the program
 //! it lives in.
 
 use std::fmt;
@@ -26,8 +26,7 @@ pub enum Dram {
     Share(f64),
 }
 
-/// The least budget that a share can come to: below it a process is not worth managing (design,
-/// Words: budget).
+/// The least budget that a share can come to: below it a process is not worth managing.
 pub const MIN_BUDGET_BYTES: u64 = 64 << 20;
 
 /// A budget of this many bytes or more is none. Processes of a run whose limit follows a slowdown
@@ -419,10 +418,11 @@ impl fmt::Display for FilePrice {
 /// The order in which objects lie (`--allocator`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Allocator {
-    /// By size, as jemalloc has it.
+    /// Objects lie by size, as with jemalloc.
     #[default]
     Size,
-    /// Objects below a page by the calling context that allocates them, then by size (Jenga §4).
+    /// Objects below a page lie by the calling context that allocates them, then by size (Jenga
+    /// §4).
     Context,
     /// The program's own allocator: only its mappings are managed.
     System,
@@ -674,7 +674,8 @@ macro_rules! settings_table {
 
             /// Serve faults at once: wait for no others to serve together
             #[arg(
-                long = "no-coalescing", value_name = "BOOL", num_args = 0..=1, require_equals = true,
+                long = "no-coalescing", value_name = "BOOL", num_args = 0..=1,
+                require_equals = true,
                 default_missing_value = "true",
                 value_parser = BoolishValueParser::new().map(|none| !none),
                 hide_possible_values = true
@@ -718,7 +719,8 @@ macro_rules! settings_table {
 
             @inside {
                 /// What a byte in a file costs.
-                file_price: FilePrice, default (FilePrice::default()), variable "TERRACE_FILE_PRICE";
+                file_price: FilePrice, default (FilePrice::default()),
+                variable "TERRACE_FILE_PRICE";
 
                 /// Whether it is told which callers' objects are where and how hot: where objects
                 /// go by context and samples are taken.
@@ -772,7 +774,9 @@ macro_rules! library_settings {
         #[derive(Clone, Debug, PartialEq)]
         pub struct Settings {
             $($(
-                #[doc = concat!("`", stringify!($key), "`, in the environment as `", $variable, "`.")]
+                #[doc = concat!(
+                    "`", stringify!($key), "`, in the environment as `", $variable, "`."
+                )]
                 pub $key: $type,
             )?)*
             $(
@@ -1011,13 +1015,20 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(512) })]
+        #![proptest_config(ProptestConfig {
+            failure_persistence: None, ..ProptestConfig::with_cases(512)
+        })]
 
         /// Whatever the variables hold, there are settings or a sentence that names the value;
         /// never a panic in the program.
         #[test]
-        fn any_environment_is_settings_or_a_reason(values in vec(prop::option::of(value()), VARIABLES.len())) {
-            let get = |name: &str| values[VARIABLES.iter().position(|known| *known == name).expect("only these are asked for")].clone();
+        fn any_environment_is_settings_or_a_reason(
+            values in vec(prop::option::of(value()), VARIABLES.len())
+        ) {
+            let get = |name: &str| {
+                let place = VARIABLES.iter().position(|known| *known == name);
+                values[place.expect("only these are asked for")].clone()
+            };
             match Settings::from_environment(get) {
                 Ok(settings) => {
                     // They are handed on as they were understood.
@@ -1028,12 +1039,16 @@ mod tests {
                     };
                     prop_assert_eq!(Settings::from_environment(again), Ok(settings));
                 }
-                Err(SettingError(text)) => prop_assert!(text.contains('`') && text.contains("write"), "{text}"),
+                Err(SettingError(text)) => prop_assert!(
+                    text.contains('`') && text.contains("write"), "{text}"
+                ),
             }
         }
 
         #[test]
-        fn sizes_and_shares_are_read_as_written(number in 1u64..1 << 20, unit in 0usize..5, percent in 1u32..=100_000) {
+        fn sizes_and_shares_are_read_as_written(
+            number in 1u64..1 << 20, unit in 0usize..5, percent in 1u32..=100_000
+        ) {
             let suffix = ["", "K", "m", "GiB", "TB"][unit];
             let bytes = number << (10 * unit);
             prop_assert_eq!(format!(" {number}{suffix} ").parse(), Ok(Dram::Bytes(bytes)));

@@ -10,11 +10,11 @@
 //! go of.
 //!
 //! Samples come that way, too: `terrace run` sees where the program waits for memory, and writes it
-//! into a ring behind the page. In two more rings the process tells what is too much for a page:
-//! where its timers interrupted it, and each move, where those are wanted.
+//! into a ring behind the page. Two more rings hold what is too much for a page: where timers
+//! interrupted the process, and each move, where those are wanted.
 //!
-//! Every field is an atomic of its own. A reader sees each field whole but not all of one instant;
-//! the writer finishes an update within microseconds, so the difference is below what the figures
+//! Every field is an atomic of its own. A reader sees each field whole but not all of one instant.
+//! The writer finishes an update within microseconds, so the difference is below what the figures
 //! mean.
 
 use crate::moves::MOVE_WORDS;
@@ -115,9 +115,8 @@ pub const EVICTION_STEPS: usize = 5;
 
 /// A row is `NAME: TYPE` after its documentation. The count is zero in a forked child, published in
 /// the statistics page, and read into the figures of `terrace run`. With `report KEY EXPLANATION`
-/// the report has it, too. The order of the rows is that of the page: where one is added, moved or
-/// taken away, the last byte of [`MAGIC`] counts one
-/// more.
+/// the report has it, too. The order of the rows is that of the page. Where one is added, moved or
+/// taken away, the last byte of [`MAGIC`] counts one more.
 macro_rules! counters {
     ($(
         $(#[$about:meta])*

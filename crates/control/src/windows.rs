@@ -2,8 +2,8 @@
 //! where pages are at the window's end.
 //!
 //! Rows go through a ring in the statistics file ([`Ring`](crate::stats::Ring)), at each window's
-//! end: one of the window, one of each tier, one of each region. Without `--placement` nothing is
-//! written, and the ring takes no memory.
+//! end. There is one of the window, one of each tier, and one of each region. Without `--placement`
+//! nothing is written, and the ring takes no memory.
 
 use crate::settings::MAX_TIERS;
 

@@ -206,7 +206,7 @@ impl Consolidator {
         &self.counters
     }
 
-    /// From which heat on, 1 to 3, objects are hot now.
+    /// Least heat, 1 to 3, of objects that are hot now.
     pub fn hot_from(&self) -> u8 {
         self.classifier.scale().hot_from
     }

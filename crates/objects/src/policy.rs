@@ -8,12 +8,12 @@ use crate::segment::Kind;
 /// How victims are chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// By the ratio of gain to cost.
+    /// Victims are those with the highest ratio of gain to cost.
     CostBenefit,
-    /// At random, any in which hot and cold are mixed. The paper's choice: counts are sampled at
-    /// random until the hot share is near neither 0 nor 1.
+    /// Victims are drawn at random from those in which hot and cold are mixed. That is the paper's
+    /// choice: counts are sampled at random until the hot share is near neither 0 nor 1.
     RandomMixed,
-    /// The most mixed ones first.
+    /// Victims are the most mixed ones.
     Greedy,
 }
 

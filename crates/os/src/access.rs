@@ -52,12 +52,12 @@ pub unsafe fn copy_from(from: usize, to: usize, len: usize) -> bool {
 /// memory by this thread's id, since the main thread may have left. Faults are taken as by any
 /// system call.
 pub fn peek(address: usize, buffer: &mut [u8]) -> bool {
-    look_at(address, buffer).is_ok()
+    try_peek(address, buffer).is_ok()
 }
 
 /// Reads this process's own memory through the kernel. The error says why that failed: EFAULT where
 /// not all of it is mapped.
-pub fn look_at(address: usize, buffer: &mut [u8]) -> Result<()> {
+pub fn try_peek(address: usize, buffer: &mut [u8]) -> Result<()> {
     simulated!(_kernel => Ok(()));
     let local = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
     let remote = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: buffer.len() };

@@ -84,7 +84,7 @@ pub fn populate_for_writing(start: usize, len: usize) -> Result<()> {
     unsafe { advise_or_strike(Call::Populate, start, len, libc::MADV_POPULATE_WRITE) }
 }
 
-/// Has the kernel put runs of pages (start and length) into its swap (Linux 5.4): all in one call
+/// Has the kernel put runs of pages (start and length) into its swap (Linux 5.4). That is one call
 /// if it takes that of `own_process`, which may be −1. What it does not take stays, mostly without
 /// an error; false if there was one.
 pub fn page_out(own_process: Fd, runs: &[(usize, usize)]) -> bool {

@@ -2,7 +2,7 @@
 //!
 //! The program can write into the companion's stacks, which are in its memory. So whatever the
 //! companion may do, a program that was taken over may do too. A filter leaves the companion the
-//! calls that move pages. It keeps privileges out of reach that the program has given up: the
+//! calls that move pages. It keeps privileges out of reach that the program has given up. The
 //! companion opens and executes nothing, and traces or signals no process but the program.
 
 use crate::files::close;

@@ -2,7 +2,7 @@
 //! fail with.
 //!
 //! For tests. An injected failure is one that the kernel may give at any time and that must cost
-//! time only; so any program under it must compute what it computes alone. What happens to the n-th
+//! time only. So any program under it must compute what it computes alone. What happens to the n-th
 //! call is settled by the seed. The simulation's kernel (`simulation.rs`) fails in the same ways.
 
 use crate::types::{Errno, PAGE};

@@ -116,9 +116,9 @@ fn scan(
     if PLAIN_PAGEMAP.load(Relaxed) {
         return read_entries(pagemap, start, end, runs, kinds);
     }
-    // Not that one, and one of those. Whether a page is a file's is not asked: to know, the kernel
-    // would read a record of each page, for 35 ns instead of 8. Managed memory has none, and
-    // what a program maps there past the C library is not registered: nothing is moved out of it.
+    // Not that one, and one of those. Whether a page is a file's is not asked. To know, the kernel
+    // would read a record of each page, for 35 ns instead of 8. Managed memory has none, and what a
+    // program maps there past the C library is not registered: nothing is moved out of it.
     match scan_with(
         pagemap,
         (start, end),
@@ -244,9 +244,9 @@ pub fn is_present(pagemap: Fd, address: usize) -> bool {
     pagemap_entry(pagemap, address).map_or(true, |entry| entry >> 63 == 1)
 }
 
-/// Whether the page table holds a page at `address`, in memory (bit 63 of its pagemap entry; the
-/// shared zero page too) or swapped out (bit 62). Waits until the kernel answers: with a guess, a
-/// page could be lost.
+/// Whether the page table holds a page at `address`. It is in memory (bit 63 of its pagemap entry;
+/// the shared zero page too) or swapped out (bit 62). Waits until the kernel answers: with a guess,
+/// a page could be lost.
 pub fn is_mapped(pagemap: Fd, address: usize) -> bool {
     loop {
         match pagemap_entry(pagemap, address) {

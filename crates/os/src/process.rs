@@ -57,7 +57,7 @@ pub fn is_filtered() -> bool {
 }
 
 /// Whether a child that does this comes to its end. It is a copy of this thread alone, of which the
-/// program learns nothing: it sends no signal at its end, and only a wait for clones sees it. `act`
+/// program learns nothing. It sends no signal at its end, and only a wait for clones sees it. `act`
 /// must make raw system calls only: in a copy of a process with many threads every lock may be
 /// held.
 pub fn survives(act: impl FnOnce()) -> Result<bool> {

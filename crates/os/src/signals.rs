@@ -60,7 +60,8 @@ pub struct SignalsBlocked {
 
 impl SignalsBlocked {
     /// Blocks the signals.
-    #[allow(clippy::new_without_default)] // Reason: a default that acts on the thread would surprise.
+    // Reason: a default that acts on the thread would surprise.
+    #[allow(clippy::new_without_default)]
     pub fn new() -> Self {
         SignalsBlocked { before: block_signals() }
     }
@@ -80,7 +81,8 @@ pub struct ErrnoKept {
 
 impl ErrnoKept {
     /// Remembers `errno`.
-    #[allow(clippy::new_without_default)] // Reason: a default that reads the thread's state would surprise.
+    // Reason: a default that reads the thread's state would surprise.
+    #[allow(clippy::new_without_default)]
     pub fn new() -> Self {
         // SAFETY: the C library's thread-local errno.
         ErrnoKept { before: unsafe { *libc::__errno_location() } }

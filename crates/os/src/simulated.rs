@@ -1,6 +1,6 @@
 //! A simulated kernel in the place of the real one, for tests of what a thread does.
 //!
-//! A test names a function that has the calling thread's kernel ([`simulate`]); from then on the
+//! A test names a function that has the calling thread's kernel ([`simulate`]). From then on the
 //! calls of threads that have one are answered by it. Without such a function a call costs one load
 //! more.
 

@@ -3,7 +3,7 @@
 //! A mapping without an address goes where the kernel likes: into the highest hole. The program may
 //! have made that hole a moment ago, and may be about to map over it (`MAP_FIXED`): whatever lies
 //! there then is replaced. So all memory of the library lies in one *area* far from there. Its
-//! addresses are given out front to back, to ranges that are reserved in part: the rest of a range
+//! addresses are given out front to back, to ranges that are reserved in part. The rest of a range
 //! is mapped as it is used, and only where nothing is (`MAP_FIXED_NOREPLACE`). What is not mapped
 //! counts nowhere: not in the program's virtual size, nor against a limit.
 //!

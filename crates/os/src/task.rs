@@ -71,7 +71,7 @@ pub unsafe fn clone_onto(
     unsafe { (stack as *mut [usize; 2]).write([main as *const () as usize, argument]) };
     let result: isize;
     // SAFETY: the new task leaves this code at once for `main`, which never returns, on its own
-    // stack; for the caller it is a system call that clobbers what system calls clobber.
+    // stack. For the caller it is a system call that clobbers what system calls clobber.
     #[cfg(target_arch = "x86_64")]
     unsafe {
         std::arch::asm!(
@@ -135,7 +135,7 @@ pub fn new_thread_storage() -> Option<usize> {
         return None;
     }
     // On x86-64 the description of a thread begins with its own address, which the C library writes
-    // when it makes one; and holds the values that guard stacks and function pointers.
+    // when it makes one. It also holds the values that guard stacks and function pointers.
     #[cfg(target_arch = "x86_64")]
     {
         let (own, new) = (thread_pointer() as *const usize, pointer as *mut usize);
@@ -157,14 +157,30 @@ pub fn thread_pointer() -> usize {
     // SAFETY: reads a register, or the word at its address, which holds the address itself.
     #[cfg(target_arch = "x86_64")]
     unsafe {
-        std::arch::asm!("mov {}, fs:0", out(reg) pointer, options(nostack, readonly, preserves_flags));
+        std::arch::asm!(
+            "mov {}, fs:0",
+            out(reg) pointer,
+            options(nostack, readonly, preserves_flags),
+        );
     }
     // SAFETY: as above.
     #[cfg(target_arch = "aarch64")]
     unsafe {
-        std::arch::asm!("mrs {}, tpidr_el0", out(reg) pointer, options(nostack, nomem, preserves_flags));
+        std::arch::asm!(
+            "mrs {}, tpidr_el0",
+            out(reg) pointer,
+            options(nostack, nomem, preserves_flags),
+        );
     }
     pointer
+}
+
+/// The thread pointer of a thread that the C library knows by `thread`.
+pub fn thread_pointer_of(thread: libc::pthread_t) -> usize {
+    // A thread's identity in the C library and its thread pointer are the same, or one of all
+    // threads' distance apart. SAFETY: no arguments.
+    let distance = thread_pointer().wrapping_sub(unsafe { libc::pthread_self() } as usize);
+    (thread as usize).wrapping_add(distance)
 }
 
 /// Offset from a thread pointer to the areas of [`register_rseq`], or 0 where Terrace has none.
@@ -195,9 +211,10 @@ fn rseq_size() -> Option<u32> {
 /// The kernel's `struct rseq`, in its first form: `cpu_id` is the second word.
 pub type RseqArea = [u32; 8];
 
-/// Registers rseq areas where the C library does not know of them (before glibc 2.35): that of the
-/// calling thread now, and those of other threads when they call [`register_rseq`]. Under a seccomp
-/// filter none is registered: one that was written for such a C library need not allow the call.
+/// Registers rseq areas where the C library does not know of them (before glibc 2.35). These are
+/// that of the calling thread now, and those of other threads when they call [`register_rseq`].
+/// Under a seccomp filter none is registered: one that was written for such a C library need not
+/// allow the call.
 ///
 /// # Safety
 ///
@@ -301,8 +318,8 @@ pub fn children_enter_another_pid_namespace() -> bool {
     link(c"/proc/self/ns/pid").is_ok_and(|own| link(c"/proc/self/ns/pid_for_children") != Ok(own))
 }
 
-/// Prepares the calling process, a companion that has the program's attributes still: it takes no
-/// signal, may have as many descriptors as it can, and the program may fetch descriptors of it
+/// Prepares the calling process, a companion that has the program's attributes still. It takes no
+/// signal, and may have as many descriptors as it can. The program may fetch descriptors of it
 /// where its credentials allow that.
 pub fn detach_from_program() {
     const PR_SET_PTRACER: i32 = 0x5961_6d61;
@@ -408,8 +425,8 @@ pub fn sleep_raw(time: Duration) {
 /// zeros if the process has none.
 type Size = [u64; 3];
 
-/// Looks at a process's memory at most, while its size changes from one to the next.
-const LOOKS: u32 = 20;
+/// How often a process's size is read at most, while it changes from one time to the next.
+const TRIES: u32 = 20;
 
 /// /proc/PID/statm of the companion and of the program, which every user may read.
 static OWN_SIZE: AtomicI32 = AtomicI32::new(-1);
@@ -437,7 +454,7 @@ fn size(of: &AtomicI32) -> Option<Size> {
 /// Whether the program has the calling process's memory. `None` while that cannot be told, and
 /// where the program has none.
 fn shares_memory() -> Option<bool> {
-    for _ in 0..LOOKS {
+    for _ in 0..TRIES {
         let before = size(&OWN_SIZE)?;
         let other = size(&PROGRAM_SIZE).filter(|size| *size != [0; 3])?;
         if other == before {
@@ -461,8 +478,8 @@ pub fn program_has_other_memory() -> bool {
 }
 
 /// Whether a process other than this one and the program uses this memory, as far as the kernel
-/// tells. kcmp needs the right to look into the other process, which a process that shares its
-/// memory mostly grants.
+/// tells. The call kcmp needs the right to look into the other process, which a process that shares
+/// its memory mostly grants.
 pub fn others_share_memory() -> bool {
     let proc = PROC.load(Relaxed);
     // SAFETY: no memory is involved.
@@ -530,8 +547,7 @@ mod tests {
         // SAFETY: the thread that it is registered for ends before the area goes: it is this one,
         // in a process that ends with it.
         assert!(unsafe { register_area(&raw mut area.0) });
-        // SAFETY: no arguments.
-        let cpu = unsafe { libc::sched_getcpu() } as u32;
+        let cpu = crate::current_cpu();
         assert!(crate::set_own_cpus(&crate::CpuMask::of(cpu)));
         // SAFETY: the kernel writes the word, before it returns to this thread.
         assert_eq!(unsafe { (&raw const area.0[1]).read_volatile() }, cpu);

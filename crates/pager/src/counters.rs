@@ -33,10 +33,10 @@ pub(crate) struct Account {
     /// The part of `stall_cpu_ns` that is judged.
     pub judged_stall_cpu_ns: AtomicU64,
     /// When stalls were judged last, ns; 0 before they first were.
-    pub looked_ns: AtomicU64,
+    pub judged_ns: AtomicU64,
     /// Pages found shared with a child since the last scan.
     pub shared_tries: AtomicU64,
-    /// When all pages were looked at last, ms.
+    /// When all pages were scanned last, ms.
     pub scanned_ms: AtomicU64,
     /// The schedstat files of our threads.
     pub(super) threads: Lock<Vec<Fd>>,
@@ -56,7 +56,7 @@ impl Account {
             stall_cpu_ns: AtomicU64::new(0),
             judged_stall_ns: AtomicU64::new(0),
             judged_stall_cpu_ns: AtomicU64::new(0),
-            looked_ns: AtomicU64::new(0),
+            judged_ns: AtomicU64::new(0),
             shared_tries: AtomicU64::new(0),
             scanned_ms: AtomicU64::new(0),
             threads: Lock::new(Vec::new()),
@@ -97,7 +97,7 @@ impl Account {
         self.stall_cpu_ns.store(0, Relaxed);
         self.judged_stall_ns.store(0, Relaxed);
         self.judged_stall_cpu_ns.store(0, Relaxed);
-        self.looked_ns.store(0, Relaxed);
+        self.judged_ns.store(0, Relaxed);
         self.shared_tries.store(0, Relaxed);
     }
 }

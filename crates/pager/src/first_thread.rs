@@ -78,7 +78,7 @@ impl FirstThread {
         }
     }
 
-    /// How long the thread was held up since the last look, ns. `waited_ns`, which the program's
+    /// How long the thread was held up since the last reading, ns. `waited_ns`, which the program's
     /// threads waited for service, is not part of it. `now` has the first three times.
     pub fn held_up_ns(&mut self, cost: &FaultCost, waited_ns: u64, now: Times) -> u64 {
         let Some((ran_ns, ready_ns)) = sys::ran_and_waited_ns(self.times) else { return 0 };
@@ -86,7 +86,7 @@ impl FirstThread {
         // Reading what the machine did costs more the more CPUs it has.
         let is_contended = ready_ns.saturating_sub(self.last.ready_ns) > elapsed_ns / CONTENDED;
         let of_all_ns = if is_contended { sys::busy_ns(self.machine) } else { None };
-        // Other looks do not need it, and the file is a long one.
+        // Other readings do not need it, and the file is a long one.
         let is_judged = now.at_ns.saturating_sub(self.judged_ns) >= JUDGED_EVERY_NS;
         let sleeps = cost.sleeps();
         let told = if is_judged || !sleeps { sys::times_given_up(self.status) } else { None };
@@ -105,7 +105,8 @@ impl FirstThread {
         held_up_ns
     }
 
-    /// How long all CPUs of the machine together had been busy at this look, ns. It is read once.
+    /// How long all CPUs of the machine together had been busy at this reading, ns. It is read
+    /// once.
     pub fn machine_busy_ns(&self) -> Option<u64> {
         self.last.of_all_ns.or_else(|| sys::busy_ns(self.machine))
     }
@@ -165,7 +166,7 @@ mod tests {
         };
         // Terrace had 300, other programs 600, and another thread of this one 100.
         assert_eq!(kept(400, 300, Some(1_600)), 120);
-        // The others were not looked at, or what is told of them is too coarse.
+        // The others were not measured, or what is told of them is too coarse.
         assert_eq!(kept(400, 300, None), 300);
         assert_eq!(kept(400, 300, Some(900)), 300);
         assert_eq!((kept(400, 0, Some(1_600)), kept(0, 300, Some(1_600))), (0, 0));

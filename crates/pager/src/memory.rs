@@ -862,5 +862,8 @@ fn forget_huge(entries: &[Entry], start: usize, end: usize) {
 
 /// Whether a range is one managed piece whose pages may leave.
 pub(crate) fn has_one_piece(pieces: &[Range], start: usize, end: usize) -> bool {
-    matches!(pieces, [piece] if piece.start <= start && end <= piece.end && piece.attributes.may_leave())
+    matches!(
+        pieces,
+        [piece] if piece.start <= start && end <= piece.end && piece.attributes.may_leave()
+    )
 }

@@ -31,7 +31,7 @@ pub(crate) const HOST: Host = Host {
     unmanaged_range: || (0, 0),
     map_bytes: || 0,
     sampled: |_, _| (),
-    look_at_sites: |_| (),
+    scan_sites: |_| (),
 };
 
 /// Says that pages cannot be moved here; fails where they must.
@@ -103,9 +103,13 @@ const PAGES: usize = REGIONS * REGION / PAGE;
 fn op() -> impl Strategy<Value = Op> {
     let page = 0..PAGES;
     prop_oneof![
-        6 => (page.clone(), 1usize..60, 0u8..4, any::<u8>()).prop_map(|(from, pages, kind, seed)| Op::Write { from, pages, kind, seed }),
+        6 => (page.clone(), 1usize..60, 0u8..4, any::<u8>()).prop_map(
+            |(from, pages, kind, seed)| Op::Write { from, pages, kind, seed }
+        ),
         4 => page.clone().prop_map(|page| Op::Read { page }),
-        6 => (page.clone(), 1usize..300, 1usize..3).prop_map(|(from, pages, tier)| Op::Evict { from, pages, tier }),
+        6 => (page.clone(), 1usize..300, 1usize..3).prop_map(
+            |(from, pages, tier)| Op::Evict { from, pages, tier }
+        ),
         2 => (0..REGIONS, any::<u64>()).prop_map(|(region, seed)| Op::Probe { region, seed }),
         2 => Just(Op::EndProbes),
         1 => (0..REGIONS).prop_map(|region| Op::Densify { region }),
@@ -352,7 +356,9 @@ fn same(page: *const [u8; PAGE], contents: &[u8; PAGE]) -> bool {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 48, failure_persistence: None, ..ProptestConfig::default()
+    })]
     fn any_program(ops in prop::collection::vec(op(), 1..120)) {
         if let Some(pager) = pager() {
             let mut world = World::new(pager);

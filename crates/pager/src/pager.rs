@@ -45,7 +45,7 @@ use terrace_tiers::{
 pub struct PagerStats {
     /// The budget for managed memory in DRAM, bytes, by what is touched now.
     pub budget_bytes: u64,
-    /// For how long threads have waited for memory so far, ns.
+    /// Time for which threads have waited for memory so far, ns.
     pub stall_ns: u64,
     /// How much time the program lost by these waits, ns.
     pub lost_ns: u64,
@@ -286,10 +286,7 @@ impl Pager {
 
     /// Notes a thread that the program has made.
     pub fn note_thread(&self, thread: libc::pthread_t) {
-        // A thread's identity in the C library and its thread pointer are the same, or one of all
-        // threads' distance apart. SAFETY: no arguments.
-        let distance = sys::thread_pointer().wrapping_sub(unsafe { libc::pthread_self() } as usize);
-        self.faults.threads.add((thread as usize).wrapping_add(distance));
+        self.faults.threads.add(sys::thread_pointer_of(thread));
     }
 
     /// Has the keeper restore every page of `start..end`; for threads of the program, which cannot
@@ -349,7 +346,7 @@ impl Pager {
     pub(crate) fn serve(&'static self, mut tools: Tools) {
         loop {
             if let Some((RETIRE, ..)) = self.service.asked() {
-                self.dismiss_handlers();
+                self.stop_handlers();
                 return self.service.done();
             }
             if !self.serve_one(&mut tools) {
@@ -414,7 +411,7 @@ impl Pager {
 
     /// Ends the handlers, in the keeper. Nothing but a message lets a handler out of `read`. So
     /// each gets one: a fault on a page that is used for nothing else.
-    fn dismiss_handlers(&self) {
+    fn stop_handlers(&self) {
         let handlers = self.descriptors.shards.load(Acquire);
         let Ok(page) = sys::reserve(PAGE) else { return };
         self.descriptors.shutdown_page.store(page, Release);

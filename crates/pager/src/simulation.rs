@@ -802,7 +802,7 @@ impl Kernel {
         let wrong = self.one_in(8);
         let used = Cell::new(false);
         let cause = [Cause::Asked, Cause::Room, Cause::Planned][self.below(3)];
-        let back = self.pager.restore_ahead(&entry, address, most, cause, |pager, shard| {
+        let back = self.pager.readahead_run(&entry, address, most, cause, |pager, shard| {
             used.set(true);
             Some(if wrong { STAGING_FD } else { pager.uffd_of_shard(shard) })
         });
@@ -866,7 +866,10 @@ impl Kernel {
                     self.messages.borrow().iter().any(|m| m.page == page)
                         || self.serving.borrow().contains(&page)
                 };
-                let waits = |thread: &Thread| matches!(thread, Thread::Waits { page, .. } if *page == message.page);
+                let waits = |thread: &Thread| match thread {
+                    Thread::Waits { page, .. } => *page == message.page,
+                    _ => false,
+                };
                 if self.threads.borrow().iter().any(waits) && !is_told(message.page) {
                     self.wrong("a thread was not woken, and no handler knows of it");
                 }

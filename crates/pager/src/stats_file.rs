@@ -62,7 +62,7 @@ impl Mm {
                     let said = sys::share_with_children(size_of::<[AtomicU64; SAID_MOST]>());
                     self.stats.said.store(said.unwrap_or(0) as *mut _, Release);
                 }
-                self.complain_of_no_place(dir, errno);
+                self.warn_of_no_place(dir, errno);
             }
         }
     }
@@ -352,9 +352,9 @@ impl Mm {
         true
     }
 
-    /// Says that there is no place for this process's figures, once in a run where that can be
+    /// Warns that there is no place for this process's figures, once in a run where that can be
     /// known.
-    fn complain_of_no_place(&self, dir: &str, errno: Errno) {
+    fn warn_of_no_place(&self, dir: &str, errno: Errno) {
         static SAID: AtomicBool = AtomicBool::new(false);
         let remedy = match errno {
             Errno::ENOSPC | Errno::EDQUOT => {

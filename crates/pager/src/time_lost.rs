@@ -78,30 +78,31 @@ impl Threads {
 
 /// How far back the last minute goes.
 const MINUTE_NS: u64 = 60_000_000_000;
-/// How far apart the looks are that are kept for the last minute.
+/// How far apart the measurements are that are kept for the last minute.
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// Earlier looks at a program's times. Owned by the mover's thread.
+/// Earlier measurements of a program's times. Owned by the mover's thread.
 pub(crate) struct LostTime {
-    /// Time of the last look, ns, and the CPU time of the program then; `None` where the kernel
-    /// does not say.
+    /// Time of the last measurement, ns, and the CPU time of the program then; `None` where the
+    /// kernel does not say.
     last: (u64, Option<u64>),
-    /// Times of some looks of the last minute, and the time lost until then, ns; the oldest first.
-    /// Has all its room from the start.
+    /// Times of some measurements of the last minute, and the time lost until then, ns; the oldest
+    /// first. Has all its room from the start.
     minute: VecDeque<(u64, u64)>,
     /// How many CPUs the program may run on.
     cpus: u64,
     /// Whether `cpus` are all that there are.
     has_all_cpus: bool,
-    /// How long all CPUs had been busy at the last look, ns; `None` if it did not matter then.
+    /// How long all CPUs had been busy at the last measurement, ns; `None` if it did not matter
+    /// then.
     busy_ns: Option<u64>,
-    /// CPU time of Terrace's threads at the last look, ns.
+    /// CPU time of Terrace's threads at the last measurement, ns.
     terrace_ns: u64,
     first_thread: FirstThread,
 }
 
 impl LostTime {
-    /// Begins now, with the first look.
+    /// Begins now, with the first measurement.
     pub fn new(cost: &FaultCost) -> LostTime {
         let cpus = sys::cpu_count();
         LostTime {
@@ -115,8 +116,8 @@ impl LostTime {
         }
     }
 
-    /// Counts what was lost since the last look. Returns how long the last minute was (or all time
-    /// where that is less), and what was lost in it, ns.
+    /// Counts what was lost since the last measurement. Returns how long the last minute was (or
+    /// all time where that is less), and what was lost in it, ns.
     pub fn add_lost(&mut self, account: &Account, cost: &FaultCost, now_ns: u64) -> (u64, u64) {
         let (then_ns, ran_then_ns) = self.last;
         let ran_ns = sys::program_cpu_ns();
@@ -154,7 +155,7 @@ impl LostTime {
         let others_ns = busy_since_ns.unwrap_or(0).saturating_sub(own_ns);
         let lost_ns = lost_before_ns + lost_ns(elapsed_ns, threads, self.cpus, others_ns);
         account.lost_ns.store(lost_ns, Relaxed);
-        account.looked_ns.store(now_ns, Relaxed);
+        account.judged_ns.store(now_ns, Relaxed);
         if self.minute.back().is_none_or(|(at_ns, _)| then_ns.saturating_sub(*at_ns) >= SECOND_NS) {
             self.minute.push_back((then_ns, lost_before_ns));
         }
@@ -185,13 +186,13 @@ impl Account {
         self.stall_cpu_ns.fetch_add(ran_ns, Relaxed);
     }
 
-    /// All counts now, of a process that began at `started_ns`. What was waited since the last look
-    /// counts as lost, since nothing is known of other threads; makes no system call.
+    /// All counts now, of a process that began at `started_ns`. What was waited since they were
+    /// judged last counts as lost, since nothing is known of other threads; makes no system call.
     pub fn read_counts(&self, started_ns: u64) -> Counted {
         let mut counted = self.counts.read();
         let waited_ns = counted.stall_ns.saturating_sub(self.judged_stall_ns.load(Relaxed));
-        let looked_ns = self.looked_ns.load(Relaxed).max(started_ns);
-        counted.lost_ns += waited_ns.min(sys::now_ns().saturating_sub(looked_ns));
+        let judged_ns = self.judged_ns.load(Relaxed).max(started_ns);
+        counted.lost_ns += waited_ns.min(sys::now_ns().saturating_sub(judged_ns));
         counted
     }
 }

@@ -127,7 +127,7 @@ impl Pager {
             self.wait_for_room((pages * PAGE) as u64, ROOM_WAIT);
             let mut back = 0;
             if by_itself {
-                back = self.restore_ahead(&entry, address, pages, Cause::Asked, |_, shard| {
+                back = self.readahead_run(&entry, address, pages, Cause::Asked, |_, shard| {
                     self.copy_of(shard)
                 });
             }

@@ -157,12 +157,18 @@ mod tests {
         #[test]
         fn nobody_gets_less_than_the_least(budget in bytes(), needs in needs()) {
             let least = LEAST_BYTES.min(budget / needs.len() as u64);
-            prop_assert!(shares(budget, &needs).iter().zip(&needs).all(|(share, need)| *share >= least.min(need.demand.max(BEGIN_BYTES))));
+            prop_assert!(
+                shares(budget, &needs)
+                    .iter()
+                    .zip(&needs)
+                    .all(|(share, need)| *share >= least.min(need.demand.max(BEGIN_BYTES)))
+            );
         }
 
         #[test]
         fn all_are_content_where_the_budget_suffices(needs in needs(), room in 0..(1u64 << 40)) {
-            let demanded: u128 = needs.iter().map(|need| u128::from(need.demand.max(LEAST_BYTES))).sum();
+            let demanded: u128 =
+                needs.iter().map(|need| u128::from(need.demand.max(LEAST_BYTES))).sum();
             prop_assume!(demanded + u128::from(room) <= u128::from(u64::MAX));
             let shares = shares(demanded as u64 + room, &needs);
             prop_assert!(shares.iter().zip(&needs).all(|(share, need)| *share >= need.demand));
@@ -173,9 +179,14 @@ mod tests {
         #[test]
         fn fractions_are_equal(
             tightness in 0.0..1.0f64,
-            needs in proptest::collection::vec((LEAST_BYTES..1 << 40, prop_oneof![Just(0), 0u64..1 << 40]), 1..40),
+            needs in proptest::collection::vec(
+                (LEAST_BYTES..1 << 40, prop_oneof![Just(0), 0u64..1 << 40]), 1..40
+            ),
         ) {
-            let needs: Vec<Need> = needs.into_iter().map(|(demand, floor)| Need { demand, floor: floor.min(demand) }).collect();
+            let needs: Vec<Need> = needs
+                .into_iter()
+                .map(|(demand, floor)| Need { demand, floor: floor.min(demand) })
+                .collect();
             let floors: u64 = needs.iter().map(|need| need.floor.max(LEAST_BYTES)).sum();
             let demanded: u64 = needs.iter().map(|need| need.demand).sum();
             let shares = shares(floors + ((demanded - floors) as f64 * tightness) as u64, &needs);
@@ -184,7 +195,9 @@ mod tests {
                 for j in 0..needs.len() {
                     // Rounding is worth some bytes.
                     let held_up = shares[j] <= needs[j].floor.max(LEAST_BYTES) + 4096;
-                    prop_assert!(held_up || fraction(j) <= fraction(i) * 1.001, "{i} and {j} of {shares:?}");
+                    prop_assert!(
+                        held_up || fraction(j) <= fraction(i) * 1.001, "{i} and {j} of {shares:?}"
+                    );
                 }
             }
         }

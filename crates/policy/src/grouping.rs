@@ -111,12 +111,19 @@ mod tests {
             count in 2u32..255,
         ) {
             // From as far away as can be, so that no site stays in its zone for being near.
-            let sites: Vec<Site> = figures.iter().map(|(bytes, samples)| site(*bytes, *samples, u32::MAX - 1)).collect();
+            let sites: Vec<Site> = figures
+                .iter()
+                .map(|(bytes, samples)| site(*bytes, *samples, u32::MAX - 1))
+                .collect();
             let samples: f32 = figures.iter().map(|figure| figure.1).sum();
             prop_assume!(samples > SAMPLES_MIN);
             let chosen = zones(&sites, count);
             prop_assert!(chosen.iter().all(|zone| *zone < count));
-            let again: Vec<Site> = sites.iter().zip(&chosen).map(|(site, zone)| Site { zone: *zone, ..*site }).collect();
+            let again: Vec<Site> = sites
+                .iter()
+                .zip(&chosen)
+                .map(|(site, zone)| Site { zone: *zone, ..*site })
+                .collect();
             prop_assert_eq!(zones(&again, count), chosen.clone(), "what is in its place stays");
             for (a, b) in sites.iter().zip(&chosen) {
                 for (c, d) in sites.iter().zip(&chosen) {

@@ -3,8 +3,8 @@
 //! Pure decisions: no I/O, no clock (time is an argument), no threads, no `unsafe`. The same code
 //! runs in a live program and in the simulator.
 //!
-//! - [`eviction`]: which pages are evicted, by what comes back and by written bits; its `regions`
-//!   by samples too, with our own model of hotness or a published one.
+//! - [`eviction`]: which pages are evicted, by what comes back and by written bits. Its `regions`
+//!   go by samples too, with our own model of hotness or a published one.
 //! - [`placement`]: which units are in the fast one of two tiers, by samples. `terrace` is our
 //!   model of hotness, and `gate` the policy over it. `jenga` and `memtis` share `histogram`. Those
 //!   that the papers compare are for the simulator: `hemem`, `hybridtier`, `oracle`, and `kernel`

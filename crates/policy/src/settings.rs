@@ -108,7 +108,7 @@ pub struct Setting<C> {
     pub set: fn(&mut C, f64),
 }
 
-/// By how much a simulation is smaller or quicker than what the papers ran.
+/// Factors by which a simulation is smaller or quicker than what the papers ran.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scale {
     /// Multiplies all numbers of samples.

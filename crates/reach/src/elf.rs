@@ -154,7 +154,8 @@ impl Dynamic {
         let entries = segments.find(file, DYNAMIC)?;
         let mut found = [None; 4];
         each_entry(file, &entries, &mut |_, tag, value| {
-            const TAGS: [u64; 4] = [5, 6, 0x6fff_fef5, 4]; // DT_STRTAB, DT_SYMTAB, DT_GNU_HASH, DT_HASH
+            // DT_STRTAB, DT_SYMTAB, DT_GNU_HASH, DT_HASH
+            const TAGS: [u64; 4] = [5, 6, 0x6fff_fef5, 4];
             if let Some(which) = TAGS.iter().position(|wanted| *wanted == tag) {
                 found[which] = Some(value);
             }

@@ -17,7 +17,13 @@ pub struct Thread {
 }
 
 thread_local! {
-    static THREAD: Thread = const { Thread { inside: Cell::new(false), line: Cell::new(u64::MAX), pending: Cell::new(0) } };
+    static THREAD: Thread = const {
+        Thread {
+            inside: Cell::new(false),
+            line: Cell::new(u64::MAX),
+            pending: Cell::new(0),
+        }
+    };
 }
 
 /// Calls `what` with the calling thread's data.

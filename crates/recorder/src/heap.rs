@@ -310,16 +310,16 @@ impl Heap {
 /// Where a miss was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missed {
-    /// In a live object.
+    /// The miss was in a live object.
     Object {
         /// Number of the object.
         id: ObjectId,
         /// Bytes from the object's beginning.
         offset: u64,
     },
-    /// On a page of the heap, but in no object.
+    /// The miss was on a page of the heap, but in no object.
     Between,
-    /// On a stack, in a variable of the program's, in memory that it mapped itself.
+    /// The miss was on a stack, in a variable of the program's, or in memory that it mapped itself.
     Elsewhere,
 }
 
@@ -393,7 +393,9 @@ mod tests {
     proptest! {
         /// Objects are found as in a plain map of intervals.
         #[test]
-        fn objects_are_found_as_in_a_map(steps in prop::collection::vec((0u64..600, 1u64..700, any::<bool>()), 1..200)) {
+        fn objects_are_found_as_in_a_map(
+            steps in prop::collection::vec((0u64..600, 1u64..700, any::<bool>()), 1..200)
+        ) {
             let mut heap = Heap::default();
             let context = heap.context(&[]);
             let mut map: BTreeMap<u64, u64> = BTreeMap::new();
@@ -401,7 +403,9 @@ mod tests {
             let base = (5u64 << 21) - 4096;
             for (place, bytes, birth) in steps {
                 let at = base + place * 16;
-                let free = map.range(..at + bytes).next_back().is_none_or(|(start, len)| start + len.next_multiple_of(8) <= at);
+                let free = map.range(..at + bytes)
+                    .next_back()
+                    .is_none_or(|(start, len)| start + len.next_multiple_of(8) <= at);
                 if birth && free {
                     heap.born(at, bytes, bytes, context);
                     map.insert(at, bytes);
@@ -410,7 +414,10 @@ mod tests {
                 }
             }
             for at in (base..base + 600 * 16 + 700).step_by(8) {
-                let expected = map.range(..=at).next_back().filter(|(start, len)| at < *start + len.next_multiple_of(8)).map_or(0, |(start, _)| *start);
+                let expected = map.range(..=at)
+                    .next_back()
+                    .filter(|(start, len)| at < *start + len.next_multiple_of(8))
+                    .map_or(0, |(start, _)| *start);
                 let found = heap.find(at);
                 prop_assert_eq!(if found == 0 { 0 } else { heap.object(found).address }, expected);
             }

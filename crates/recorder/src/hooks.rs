@@ -13,18 +13,26 @@ macro_rules! accesses {
 }
 
 accesses!(
-    __tsan_read1 1 false, __tsan_read2 2 false, __tsan_read4 4 false, __tsan_read8 8 false, __tsan_read16 16 false,
-    __tsan_write1 1 true, __tsan_write2 2 true, __tsan_write4 4 true, __tsan_write8 8 true, __tsan_write16 16 true,
-    __tsan_unaligned_read1 1 false, __tsan_unaligned_read2 2 false, __tsan_unaligned_read4 4 false, __tsan_unaligned_read8 8 false,
-    __tsan_unaligned_read16 16 false, __tsan_unaligned_write1 1 true, __tsan_unaligned_write2 2 true, __tsan_unaligned_write4 4 true,
+    __tsan_read1 1 false, __tsan_read2 2 false, __tsan_read4 4 false, __tsan_read8 8 false,
+    __tsan_read16 16 false,
+    __tsan_write1 1 true, __tsan_write2 2 true, __tsan_write4 4 true, __tsan_write8 8 true,
+    __tsan_write16 16 true,
+    __tsan_unaligned_read1 1 false, __tsan_unaligned_read2 2 false, __tsan_unaligned_read4 4 false,
+    __tsan_unaligned_read8 8 false,
+    __tsan_unaligned_read16 16 false, __tsan_unaligned_write1 1 true,
+    __tsan_unaligned_write2 2 true, __tsan_unaligned_write4 4 true,
     __tsan_unaligned_write8 8 true, __tsan_unaligned_write16 16 true,
     // With gcc's `--param tsan-distinguish-volatile`, and clang's for what is read and then
     // written.
-    __tsan_volatile_read1 1 false, __tsan_volatile_read2 2 false, __tsan_volatile_read4 4 false, __tsan_volatile_read8 8 false,
-    __tsan_volatile_read16 16 false, __tsan_volatile_write1 1 true, __tsan_volatile_write2 2 true, __tsan_volatile_write4 4 true,
+    __tsan_volatile_read1 1 false, __tsan_volatile_read2 2 false, __tsan_volatile_read4 4 false,
+    __tsan_volatile_read8 8 false,
+    __tsan_volatile_read16 16 false, __tsan_volatile_write1 1 true, __tsan_volatile_write2 2 true,
+    __tsan_volatile_write4 4 true,
     __tsan_volatile_write8 8 true, __tsan_volatile_write16 16 true,
-    __tsan_read_write1 1 true, __tsan_read_write2 2 true, __tsan_read_write4 4 true, __tsan_read_write8 8 true, __tsan_read_write16 16 true,
-    __tsan_unaligned_read_write2 2 true, __tsan_unaligned_read_write4 4 true, __tsan_unaligned_read_write8 8 true,
+    __tsan_read_write1 1 true, __tsan_read_write2 2 true, __tsan_read_write4 4 true,
+    __tsan_read_write8 8 true, __tsan_read_write16 16 true,
+    __tsan_unaligned_read_write2 2 true, __tsan_unaligned_read_write4 4 true,
+    __tsan_unaligned_read_write8 8 true,
     __tsan_unaligned_read_write16 16 true,
     // A pointer to a table of virtual functions.
     __tsan_vptr_read 8 false,

@@ -17,13 +17,13 @@ pub enum Mode {
 /// When misses begin to count. The cache is filled from the beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
-    /// From the program's beginning.
+    /// Misses count from the program's beginning.
     Now,
-    /// When the program calls `terrace_record_start`.
+    /// Misses count once the program calls `terrace_record_start`.
     Call,
-    /// At the first SIGUSR2; the second ends the recording.
+    /// Misses count from the first SIGUSR2 on. The second ends the recording.
     Signal,
-    /// After this many accesses.
+    /// Misses count after this many accesses.
     After(u64),
 }
 

@@ -65,9 +65,19 @@ macro_rules! allocating_jumps {
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $public() {
             #[cfg(target_arch = "x86_64")]
-            naked_asm!("mov rcx, [rsp]", "lea r8, [rsp + 8]", "mov r9, rbp", concat!("jmp ", stringify!($target), "@PLT"));
+            naked_asm!(
+                "mov rcx, [rsp]",
+                "lea r8, [rsp + 8]",
+                "mov r9, rbp",
+                concat!("jmp ", stringify!($target), "@PLT"),
+            );
             #[cfg(target_arch = "aarch64")]
-            naked_asm!("mov x3, x30", "mov x4, sp", "mov x5, x29", concat!("b ", stringify!($target)));
+            naked_asm!(
+                "mov x3, x30",
+                "mov x4, sp",
+                "mov x5, x29",
+                concat!("b ", stringify!($target)),
+            );
         }
     )*};
 }

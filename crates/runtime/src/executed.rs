@@ -116,10 +116,10 @@ fn found_out_of_reach(
     let _errno = sys::ErrnoKept::new();
     // The kernel refuses a list that cannot be read. Where the program has a seccomp filter,
     // nothing is tried.
-    let may_look = pager().is_some_and(|pager| !pager.is_shut_down());
-    if may_look
+    let may_peek = pager().is_some_and(|pager| !pager.is_shut_down());
+    if may_peek
         && !environment.is_null()
-        && sys::look_at(environment as usize, &mut [0; size_of::<usize>()])
+        && sys::try_peek(environment as usize, &mut [0; size_of::<usize>()])
             == Err(sys::Errno::EFAULT)
     {
         return None;

@@ -126,7 +126,7 @@ fn set_up() -> Result<(), String> {
         unmanaged_range: unmanaged::range,
         map_bytes: || grouped::map_bytes() + placement::map_bytes(),
         sampled: grouped::sampled,
-        look_at_sites: grouped::look_at_sites,
+        scan_sites: grouped::scan_sites,
     };
     let is_allocator_ours = is_allocator_ours();
     let keeps_its_allocator = settings.allocator == Allocator::System || !is_allocator_ours;

@@ -58,8 +58,9 @@ macro_rules! gives_up {
             if function.is_null() {
                 return result(Err(sys::Errno::ENOSYS)) as i32;
             }
+            type Function = extern "C" fn($($type),*) -> i32;
             // SAFETY: the C library's function of this name has this signature.
-            let function: extern "C" fn($($type),*) -> i32 = unsafe { std::mem::transmute(function) };
+            let function: Function = unsafe { std::mem::transmute(function) };
             function($($argument),*)
         }
     )*};
@@ -69,11 +70,13 @@ gives_up! {
     setuid(user: u32), c"setuid", if changes_user(&[user]);
     seteuid(user: u32), c"seteuid", if changes_user(&[user]);
     setreuid(real: u32, effective: u32), c"setreuid", if changes_user(&[real, effective]);
-    setresuid(real: u32, effective: u32, saved: u32), c"setresuid", if changes_user(&[real, effective, saved]);
+    setresuid(real: u32, effective: u32, saved: u32), c"setresuid",
+        if changes_user(&[real, effective, saved]);
     setgid(group: u32), c"setgid", if changes_group(&[group]);
     setegid(group: u32), c"setegid", if changes_group(&[group]);
     setregid(real: u32, effective: u32), c"setregid", if changes_group(&[real, effective]);
-    setresgid(real: u32, effective: u32, saved: u32), c"setresgid", if changes_group(&[real, effective, saved]);
+    setresgid(real: u32, effective: u32, saved: u32), c"setresgid",
+        if changes_group(&[real, effective, saved]);
     setfsuid(user: u32), c"setfsuid", if changes_user(&[user]);
     setfsgid(group: u32), c"setfsgid", if changes_group(&[group]);
     setgroups(count: usize, groups: *const u32), c"setgroups", if true;

@@ -514,7 +514,7 @@ impl CloneArguments {
         if size < LEAST {
             return None;
         }
-        match sys::look_at(structure, numbers.as_flattened_mut()) {
+        match sys::try_peek(structure, numbers.as_flattened_mut()) {
             Ok(()) => {
                 let [flags, _, child_tid, _, _, stack, _, _] = numbers.map(usize::from_ne_bytes);
                 Some(CloneArguments { flags, child_tid, stack })
@@ -750,8 +750,8 @@ extern "C" fn munlockall() -> i32 {
 extern "C" fn prctl(option: i32, a: usize, b: usize, c: usize, d: usize) -> i32 {
     if option == libc::PR_SET_SECCOMP {
         match a as u32 {
-            libc::SECCOMP_MODE_STRICT => retire_before_filter(),
-            libc::SECCOMP_MODE_FILTER if may_be_filter(b) => retire_before_filter(),
+            libc::SECCOMP_MODE_STRICT => stop_threads_before_filter(),
+            libc::SECCOMP_MODE_FILTER if may_be_filter(b) => stop_threads_before_filter(),
             _ => {}
         }
     }
@@ -763,10 +763,11 @@ extern "C" fn prctl(option: i32, a: usize, b: usize, c: usize, d: usize) -> i32 
 /// Whether the program gives the kernel a filter here (`struct sock_fprog`). Code that asks whether
 /// filters are possible, as libraries do, passes an address at which nothing is, and loads none.
 fn may_be_filter(address: usize) -> bool {
-    sys::look_at(address, &mut [0; 16]) != Err(sys::Errno::EFAULT)
+    sys::try_peek(address, &mut [0; 16]) != Err(sys::Errno::EFAULT)
 }
 
-fn retire_before_filter() {
+/// Ends our threads: a filter may forbid the calls that they make.
+fn stop_threads_before_filter() {
     if let Some(pager) = pager() {
         pager.shut_down("the program loads a seccomp filter, which could stop our system calls: its memory stays in DRAM from now on");
     }
@@ -789,8 +790,8 @@ extern "C" fn syscall_by_number(
     match number {
         libc::SYS_seccomp => {
             match a as u32 {
-                libc::SECCOMP_SET_MODE_STRICT => retire_before_filter(),
-                libc::SECCOMP_SET_MODE_FILTER if may_be_filter(c) => retire_before_filter(),
+                libc::SECCOMP_SET_MODE_STRICT => stop_threads_before_filter(),
+                libc::SECCOMP_SET_MODE_FILTER if may_be_filter(c) => stop_threads_before_filter(),
                 _ => {}
             }
             forward()

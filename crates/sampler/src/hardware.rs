@@ -33,11 +33,11 @@ pub enum Kind {
 /// How Intel's loads are told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loads {
-    /// By the part of memory that answered them: Skylake-SP to Sapphire Rapids.
+    /// Loads are told by the part of memory that answered them: Skylake-SP to Sapphire Rapids.
     BySource,
-    /// By the loads that missed the last cache.
+    /// Loads are told that missed the last cache.
     Misses,
-    /// By the loads that took long: the event of that name in the kernel's list.
+    /// Loads are told that took long: the event of that name in the kernel's list.
     Slow {
         /// Number of the event.
         config: u64,

@@ -31,7 +31,8 @@ const PATHS_MAX: usize = 32;
 /// General registers and flags of an interrupted thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Registers {
-    /// By their numbers in machine code: rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, r8 … r15.
+    /// General registers by their numbers in machine code: rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi,
+    /// r8 … r15.
     pub general: [u64; 16],
     /// `rflags`.
     pub flags: u64,
@@ -44,8 +45,8 @@ impl Registers {
     /// Number of registers in [`Registers::PERF_MASK`].
     pub const PERF_COUNT: usize = Registers::PERF_MASK.count_ones() as usize;
 
-    /// From a sample's registers, in the kernel's order: ax, bx, cx, dx, si, di, bp, sp, ip, flags,
-    /// r8 … r15. With them the ip.
+    /// Makes them from a sample's registers, in the kernel's order: ax, bx, cx, dx, si, di, bp, sp,
+    /// ip, flags, r8 … r15. With them the ip.
     pub fn from_perf(perf: &[u64; Registers::PERF_COUNT]) -> (u64, Registers) {
         let [ax, bx, cx, dx, si, di, bp, sp, ip, flags, extended @ ..] = perf;
         let mut general = [*ax, *cx, *dx, *bx, *sp, *bp, *si, *di, 0, 0, 0, 0, 0, 0, 0, 0];
@@ -53,8 +54,8 @@ impl Registers {
         (*ip, Registers { general, flags: *flags })
     }
 
-    /// From a signal's context, in the order of `ucontext_t`: r8 … r15, di, si, bp, bx, dx, ax, cx,
-    /// sp; and flags.
+    /// Makes them from a signal's context, in the order of `ucontext_t`: r8 … r15, di, si, bp, bx,
+    /// dx, ax, cx, sp; and flags.
     pub fn from_context(context: &[u64; 16], flags: u64) -> Registers {
         let [extended @ .., di, si, bp, bx, dx, ax, cx, sp] = context;
         let mut general = [*ax, *cx, *dx, *bx, *sp, *bp, *si, *di, 0, 0, 0, 0, 0, 0, 0, 0];
@@ -593,10 +594,13 @@ mod tests {
     proptest! {
         /// Whatever bytes are executed, nothing is read beyond them and nothing panics.
         #[test]
-        fn any_bytes_will_do(code in proptest::collection::vec(any::<u8>(), 1..200), at in 0usize..200, flags: u64) {
+        fn any_bytes_will_do(
+            code in proptest::collection::vec(any::<u8>(), 1..200), at in 0usize..200, flags: u64
+        ) {
             let text = Text::sweep(CODE, code);
             let registers = Registers { flags, ..registers() };
-            let found = Finder::default().accesses(&text, CODE + at as u64, &registers, in_heap).to_vec();
+            let found =
+                Finder::default().accesses(&text, CODE + at as u64, &registers, in_heap).to_vec();
             prop_assert!(found.iter().all(|(address, _)| in_heap(*address)));
         }
     }

@@ -493,7 +493,9 @@ mod tests {
     proptest! {
         /// Whatever is in a ring, nothing panics and no more is read than is there.
         #[test]
-        fn any_bytes_will_do(bytes in proptest::collection::vec(any::<u8>(), 0..600), sample_type: u64) {
+        fn any_bytes_will_do(
+            bytes in proptest::collection::vec(any::<u8>(), 0..600), sample_type: u64
+        ) {
             let layout = Layout { sample_type: sample_type & fields::KNOWN };
             let drained = layout.read(&bytes, |_| ());
             prop_assert!(drained.records * HEADER <= bytes.len());

@@ -50,29 +50,29 @@ pub fn reading() -> Result<(), OpenError> {
 /// Tries hardware on memory that few caches hold. Takes 0.1 s at most.
 pub fn hardware(kind: Kind) -> bool {
     let judge = || if Hardware::counts_here(kind) { COUNTS } else { COUNTS_NOTHING };
-    matches!(in_child(judge), Ok(Said::Status(COUNTS)))
+    matches!(in_child(judge), Ok(Outcome::Status(COUNTS)))
 }
 
 /// What became of a child.
 #[derive(Debug, PartialEq, Eq)]
-enum Said {
+enum Outcome {
     Status(u8),
     /// A signal ended the child, as a filter does.
     Ended,
 }
 
-fn verdict(said: io::Result<Said>, blind: &'static str) -> Result<(), OpenError> {
-    match said? {
-        Said::Status(COUNTS) => Ok(()),
-        Said::Status(COUNTS_NOTHING) => Err(OpenError::Blind(blind)),
-        Said::Status(error) => Err(io::Error::from_raw_os_error(error.into()).into()),
-        Said::Ended => {
+fn verdict(outcome: io::Result<Outcome>, blind: &'static str) -> Result<(), OpenError> {
+    match outcome? {
+        Outcome::Status(COUNTS) => Ok(()),
+        Outcome::Status(COUNTS_NOTHING) => Err(OpenError::Blind(blind)),
+        Outcome::Status(error) => Err(io::Error::from_raw_os_error(error.into()).into()),
+        Outcome::Ended => {
             Err(OpenError::Forbidden(io::Error::other("a seccomp filter ends who asks for them")))
         }
     }
 }
 
-fn in_child(judge: impl FnOnce() -> u8) -> io::Result<Said> {
+fn in_child(judge: impl FnOnce() -> u8) -> io::Result<Outcome> {
     let child = Child::of(judge)?;
     let mut status = 0;
     loop {
@@ -85,9 +85,9 @@ fn in_child(judge: impl FnOnce() -> u8) -> io::Result<Said> {
     }
     std::mem::forget(child);
     Ok(if libc::WIFEXITED(status) {
-        Said::Status(libc::WEXITSTATUS(status) as u8)
+        Outcome::Status(libc::WEXITSTATUS(status) as u8)
     } else {
-        Said::Ended
+        Outcome::Ended
     })
 }
 
@@ -152,7 +152,14 @@ fn read_all(page: &[u64]) -> u8 {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: reads a word of the page, and writes the register that it says.
         unsafe {
-            std::arch::asm!(".rept 2000", "mov {word}, qword ptr [{page}]", ".endr", page = in(reg) page.as_ptr(), word = out(reg) _, options(readonly, nostack));
+            std::arch::asm!(
+                ".rept 2000",
+                "mov {word}, qword ptr [{page}]",
+                ".endr",
+                page = in(reg) page.as_ptr(),
+                word = out(reg) _,
+                options(readonly, nostack),
+            );
         }
         #[cfg(not(target_arch = "x86_64"))]
         std::hint::black_box(page);
@@ -249,7 +256,7 @@ mod tests {
             refuse(call, error);
             u8::from(found())
         };
-        in_child(act).unwrap() == Said::Status(1)
+        in_child(act).unwrap() == Outcome::Status(1)
     }
 
     #[test]
@@ -292,7 +299,7 @@ mod tests {
 
     #[test]
     fn a_child_says_how_it_ended() {
-        assert_eq!(in_child(|| 7).unwrap(), Said::Status(7));
-        assert_eq!(in_child(|| std::process::abort()).unwrap(), Said::Ended);
+        assert_eq!(in_child(|| 7).unwrap(), Outcome::Status(7));
+        assert_eq!(in_child(|| std::process::abort()).unwrap(), Outcome::Ended);
     }
 }

@@ -5,7 +5,7 @@
 /// another's.
 #[derive(Clone, Debug)]
 pub struct Alias {
-    /// For each column: the height that is its own, out of 2³², and the number that has the rest.
+    /// The height of each column that is its own, out of 2³², and the number that has the rest.
     columns: Vec<(u32, u32)>,
 }
 
@@ -62,7 +62,9 @@ mod tests {
             prop_assume!(weights.iter().sum::<f64>() > 1.0);
             let sum: f64 = weights.iter().sum();
             for (share, weight) in shares(&Alias::new(&weights)).iter().zip(&weights) {
-                prop_assert!((share - weight / sum).abs() < 1e-6, "{share} instead of {}", weight / sum);
+                prop_assert!(
+                    (share - weight / sum).abs() < 1e-6, "{share} instead of {}", weight / sum
+                );
             }
         }
     }

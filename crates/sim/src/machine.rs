@@ -103,11 +103,11 @@ impl Machine {
     /// How long an access to the fast and to the slow tier takes under this traffic, ns. Of a
     /// compressed slow tier the latter is that of the fast one, which follows the fault.
     ///
-    /// By exact mean value analysis (Reiser and Lavenberg 1980): requests go round in a closed
-    /// network. In each tier they first wait for a line's service, 64 bytes over the bandwidth,
-    /// behind those that came before. Then they wait for the rest of the latency, in which they
-    /// hinder no other request. With bandwidth to spare that is the latency. Never more lines pass
-    /// than the bandwidth lets through.
+    /// It is computed by exact mean value analysis (Reiser and Lavenberg 1980). Requests go round
+    /// in a closed network. In each tier they first wait for a line's service, 64 bytes over the
+    /// bandwidth, behind those that came before. Then they wait for the rest of the latency, in
+    /// which they hinder no other request. With bandwidth to spare that is the latency. Never more
+    /// lines pass than the bandwidth lets through.
     pub fn loaded(&self, traffic: &Traffic) -> [f64; 2] {
         let slow = match &self.slow {
             Slow::Memory(slow) => slow,

@@ -145,7 +145,7 @@ pub struct Simulation {
     now_ns: f64,
     tick_at_ns: f64,
     ticks: u64,
-    /// In this tick: latency of a hit and of a miss.
+    /// Latency of a hit and of a miss in this tick.
     latencies: [f64; 2],
     traffic: Traffic,
     /// Time of faults since time was last added up, ns.
@@ -478,7 +478,7 @@ impl Simulation {
         self.policy.moved(unit, Place::Fast);
     }
 
-    /// At once, for one that comes: the coldest of a few.
+    /// Evicts the coldest of a few units at once, for one that comes.
     fn evict_one(&mut self) {
         let below = self.resident.len() as u64;
         let mut drawn = || {
@@ -702,7 +702,7 @@ mod tests {
     #[derive(Default)]
     struct Told {
         senses: Senses,
-        /// At the nth tick.
+        /// Moves that are asked for at the nth tick.
         moves: Vec<Vec<(UnitId, Place)>>,
         arms: Vec<Vec<UnitId>>,
         promotes: bool,
@@ -1316,21 +1316,44 @@ mod tests {
         /// explains what is where (`finish` counts it again).
         #[test]
         fn nothing_is_lost(
-            seed: u64, units in 16u32..200, capacity in 8u32..400, preset in 0usize..7, populated: bool, window in 1u64..5000, alike: bool,
+            seed: u64,
+            units in 16u32..200,
+            capacity in 8u32..400,
+            preset in 0usize..7,
+            populated: bool,
+            window in 1u64..5000,
+            alike: bool,
         ) {
             let mut random = SmallRng::seed_from_u64(!seed);
-            let sizes: Vec<u32> = if alike { Vec::new() } else { (0..units).map(|_| 1 + random.next_u32() % 8).collect() };
+            let sizes: Vec<u32> = if alike {
+                Vec::new()
+            } else {
+                (0..units).map(|_| 1 + random.next_u32() % 8).collect()
+            };
             let machine = crate::machine::PRESETS[preset];
-            let setup = Settings { capacity, populated, window, tick_ns: 50_000.0, stands_for: 1.0, sample_period: 7.0, seed, ..Settings::new(machine, units) };
-            let mut simulation = vec![Simulation::sized(setup, sizes.clone().into(), Box::new(Wild(SmallRng::seed_from_u64(seed), units)))];
+            let setup = Settings {
+                capacity,
+                populated,
+                window,
+                tick_ns: 50_000.0,
+                stands_for: 1.0,
+                sample_period: 7.0,
+                seed,
+                ..Settings::new(machine, units)
+            };
+            let policy = Box::new(Wild(SmallRng::seed_from_u64(seed), units));
+            let mut simulation = vec![Simulation::sized(setup, sizes.clone().into(), policy)];
             let mut stream = Generator::parse("scan", units, 20_000).unwrap().stream(seed);
             pass::run(&mut stream, &mut simulation, &mut |_| {}).unwrap();
             let (used, present) = (i64::from(simulation[0].used), simulation[0].present);
-            let fast = simulation[0].places.iter().filter(|place| **place & (SLOW | ABSENT) == 0).count() as i64;
+            let is_fast = |place: &&u8| **place & (SLOW | ABSENT) == 0;
+            let fast = simulation[0].places.iter().filter(is_fast).count() as i64;
             let outcome = simulation.remove(0).finish();
             let total = outcome.total;
             prop_assert_eq!(total.accesses, 20_000);
-            prop_assert!(total.hits <= total.accesses && total.faults <= total.accesses - total.hits);
+            prop_assert!(
+                total.hits <= total.accesses && total.faults <= total.accesses - total.hits
+            );
             prop_assert!(outcome.windows.iter().rev().skip(1).all(|of| of.accesses == window));
             let arrived = fast - total.promoted as i64 + total.demoted as i64;
             prop_assert!((0..=i64::from(units)).contains(&arrived) && used <= i64::from(capacity));
@@ -1348,15 +1371,27 @@ mod tests {
         /// the time, and counted again at the end. What is asked for is the same each time.
         #[test]
         fn policies_keep_to_the_room_of_units_of_any_size(
-            seed: u64, sizes in prop::collection::vec(prop_oneof![3 => Just(1u32), 1 => 2u32..40], 40..200), capacity in 40u32..600, preset in 0usize..7,
+            seed: u64,
+            sizes in prop::collection::vec(prop_oneof![3 => Just(1u32), 1 => 2u32..40], 40..200),
+            capacity in 40u32..600,
+            preset in 0usize..7,
             populated: bool,
         ) {
             let units = sizes.len() as u32;
             let machine = crate::machine::PRESETS[preset];
-            let setup = Settings { capacity, populated, tick_ns: 50_000.0, stands_for: 1.0, sample_period: 7.0, seed, ..Settings::new(machine, units) };
+            let setup = Settings {
+                capacity,
+                populated,
+                tick_ns: 50_000.0,
+                stands_for: 1.0,
+                sample_period: 7.0,
+                seed,
+                ..Settings::new(machine, units)
+            };
             let outcomes = || {
                 let mut simulations = all_of(&sizes, setup);
-                pass::run(&mut Generator::parse("drift", units, 20_000).unwrap().stream(seed), &mut simulations, &mut |_| {}).unwrap();
+                let mut stream = Generator::parse("drift", units, 20_000).unwrap().stream(seed);
+                pass::run(&mut stream, &mut simulations, &mut |_| {}).unwrap();
                 simulations.into_iter().map(Simulation::finish).collect::<Vec<_>>()
             };
             let first = outcomes();

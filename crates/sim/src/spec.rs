@@ -6,7 +6,10 @@ use crate::quantity::count;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SpecError {
     /// No stream has this name.
-    #[error("there is no stream `{name}`; there are {}, or write the path of a recording", .valid.join(", "))]
+    #[error(
+        "there is no stream `{name}`; there are {}, or write the path of a recording",
+        .valid.join(", ")
+    )]
     Name {
         /// What was written.
         name: String,

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Invariants:
-//! * Between being taken and being punched, a slot's blocks are written once each: an extent is
+//! * Between being taken and being punched, a slot's blocks are written once each. An extent is
 //!   only appended to, and compacted by being copied into another slot. So a slot reads right for
 //!   any process that knows what is in it, a forked child too, until it is taken again.
 //! * A slot given up is punched and taken again when no child lives that was forked while it was in
@@ -262,7 +262,7 @@ pub struct DataFile {
     held_bytes: Arc<AtomicU64>,
     /// Whether the file is a parent's: for reading only.
     inherited: AtomicBool,
-    /// The end of a pipe that says to the file's owner that we live: ours if the file is
+    /// The end of a pipe that says to the file's owner that we live. It is ours if the file is
     /// inherited, and during a fork the child's.
     token: AtomicI32,
     token_identity: Lock<Identity>,
@@ -618,8 +618,8 @@ impl Drop for FileExtent {
     }
 }
 
-/// A slot in use whose blocks are written in place, more than once: never while a child may read
-/// them, which is the caller's to see to (see [`FileSlot::is_frozen`]).
+/// A slot in use whose blocks are written in place, more than once. That is never done while a
+/// child may read them, for which the caller is answerable (see [`FileSlot::is_frozen`]).
 pub(crate) struct FileSlot {
     extent: FileExtent,
     /// Bytes up to the end of the last block that was written.
@@ -903,7 +903,9 @@ mod tests {
         let (any, len) = (0usize..64, prop_oneof![1usize..100, 800usize..2500, 4000usize..=4200]);
         let step = prop_oneof![
             20 => (any.clone(), len.clone()).prop_map(|(extent, len)| Step::Append { extent, len }),
-            10 => (any.clone(), 0usize..EXTENT_BYTES, len).prop_map(|(extent, from, len)| Step::Read { extent, from, len }),
+            10 => (any.clone(), 0usize..EXTENT_BYTES, len).prop_map(
+                |(extent, from, len)| Step::Read { extent, from, len }
+            ),
             2 => any.clone().prop_map(Step::Copy),
             4 => any.clone().prop_map(Step::GiveUp),
             6 => Just(Step::Tidy),

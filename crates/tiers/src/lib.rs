@@ -1,5 +1,5 @@
 //! What a tier is: a codec that compresses pages, a pool that packs them, a medium that holds them,
-//! and its statistics; or what is known of another NUMA node or of the kernel's swap.
+//! and its statistics. Or it is what is known of another NUMA node or of the kernel's swap.
 //!
 //! Invariants:
 //! - A page is restored byte for byte or with an error: each is stored with a checksum of itself.

@@ -1,8 +1,8 @@
 //! The memory under the pools, in extents of 512 KiB. (Files, which are read and written and not
 //! mapped, are in [`crate::file`].)
 //!
-//! Invariants: an extent belongs to one owner from `allocate` to `release`; memory comes and goes
-//! by raw system calls (libc's `mmap` is interposed by the library this runs in); what is released
+//! Invariants: an extent belongs to one owner from `allocate` to `release`. Memory comes and goes
+//! by raw system calls (libc's `mmap` is interposed by the library this runs in). What is released
 //! goes back to the system at once.
 
 use std::io;
@@ -138,7 +138,7 @@ struct Slots {
 }
 
 // SAFETY: `base` is the address of a range that is the medium's and that it never itself reads or
-// writes; all that changes is behind the mutex.
+// writes. All that changes is behind the mutex.
 unsafe impl Send for DramMedium {}
 // SAFETY: as for Send.
 unsafe impl Sync for DramMedium {}
@@ -266,8 +266,8 @@ impl Slots {
 }
 
 // SAFETY: a slot is handed out while its bit is clear, under the lock, and its bit stays set until
-// `release`; it is made readable and writable before, in a private mapping that lives as long as
-// the medium; memory is dropped only for a slot whose bit is set, at its owner's request.
+// `release`. It is made readable and writable before, in a private mapping that lives as long as
+// the medium. Memory is dropped only for a slot whose bit is set, at its owner's request.
 unsafe impl Medium for DramMedium {
     fn allocate(&self) -> Result<NonNull<u8>, MediumError> {
         let mut state = self.lock();
@@ -336,7 +336,7 @@ impl Drop for DramMedium {
 const MADV_DONTNEED_LOCKED: i32 = 24;
 
 /// Gives memory to the system. A range locked by the program's `mlockall` refuses the plain request
-/// with EINVAL; where both are refused the memory stays, which costs memory and nothing else.
+/// with EINVAL. Where both are refused the memory stays, which costs memory and nothing else.
 fn drop_memory(start: NonNull<u8>, bytes: usize) {
     if !advise(start, bytes, libc::MADV_DONTNEED) {
         advise(start, bytes, MADV_DONTNEED_LOCKED);

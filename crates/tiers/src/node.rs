@@ -44,7 +44,7 @@ pub struct NodeView {
 /// All nodes of a machine.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Nodes {
-    /// By number.
+    /// The nodes by their numbers.
     pub all: Vec<NodeView>,
     /// What this process may use; `None` if that cannot be read.
     allowed: Option<Vec<u32>>,
@@ -234,7 +234,7 @@ fn numbers_of(list: &str) -> Vec<u32> {
     list.trim().split(',').filter_map(part).flatten().collect()
 }
 
-/// What a tier over a node knows of it. It is looked up by one thread; any may read.
+/// What a tier over a node knows of it. It is polled by one thread; any may read.
 #[derive(Default)]
 pub struct Node {
     number: u32,
@@ -253,7 +253,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// The node of that number, of which nothing is known before the first [`look`](Node::look).
+    /// The node of that number, of which nothing is known before the first [`poll`](Node::poll).
     pub fn new(number: u32) -> Node {
         Node { number, ..Node::default() }
     }
@@ -263,21 +263,21 @@ impl Node {
         self.number
     }
 
-    /// Looks at the machine, in some 0.2 ms for each node.
+    /// Polls the machine, in some 0.2 ms for each node.
     ///
     /// # Errors
     /// [`NodeError`] if it is not a tier (any more).
-    pub fn look(&self) -> Result<(), NodeError> {
+    pub fn poll(&self) -> Result<(), NodeError> {
         match self.watermark_bytes.load(Relaxed) {
             0 => self.seen(&Nodes::of_machine()),
             _ => self.seen(&Nodes::with_zones(Path::new("/"), "")),
         }
     }
 
-    /// Takes note of what a look saw.
+    /// Takes note of what a poll saw.
     ///
     /// # Errors
-    /// As [`Node::look`].
+    /// As [`Node::poll`].
     pub fn seen(&self, machine: &Nodes) -> Result<(), NodeError> {
         if machine.all.is_empty() && self.watermark_bytes.load(Relaxed) > 0 {
             // The program has changed its root: what was known is as good as anything.
@@ -327,14 +327,14 @@ impl Node {
         self.usable.load(Relaxed)
     }
 
-    /// Notes that pages went to the node since the last look.
+    /// Notes that pages went to the node since the last poll.
     pub fn took(&self, pages: u64) {
         for room in [&self.room_pages, &self.buffer_pages] {
             room.fetch_sub(pages as i64, Relaxed);
         }
     }
 
-    /// Notes that pages left the node since the last look.
+    /// Notes that pages left the node since the last poll.
     pub fn gave(&self, pages: u64) {
         for room in [&self.room_pages, &self.buffer_pages] {
             room.fetch_add(pages as i64, Relaxed);
@@ -342,7 +342,7 @@ impl Node {
     }
 
     /// Notes that the kernel found no room there, whatever it says of what is free: until the next
-    /// look.
+    /// poll.
     pub fn is_full(&self) {
         for room in [&self.room_pages, &self.buffer_pages] {
             room.fetch_min(0, Relaxed);

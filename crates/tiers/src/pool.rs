@@ -17,8 +17,8 @@
 //! The pool does not know which blobs are live, only how many and how large: locations are the
 //! caller's. It takes no locks.
 //!
-//! Pages of tiers with a [pool of slots](crate::slots) are in a table instead, one for each tier:
-//! it has a number as an extent has, and a location's offset is a row there.
+//! Pages of tiers with a [pool of slots](crate::slots) are in a table instead, one for each tier.
+//! It has a number as an extent has, and a location's offset is a row there.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -325,7 +325,7 @@ enum Data {
 }
 
 // SAFETY: an extent's memory is its owner's alone (contract of `Medium`), and media are Send and
-// Sync: nothing in a store is tied to a thread.
+// Sync. Nothing in a store is tied to a thread.
 unsafe impl Send for RegionStore {}
 
 impl Extent {
@@ -435,11 +435,10 @@ impl RegionStore {
         let checksum = encoded.checksum.to_ne_bytes();
         match &mut extent.data {
             // SAFETY: `start + room <= EXTENT_BYTES` (`fits`, or a new extent with its cursor at 0;
-            // a hole lies below the cursor), so the destination lies in the extent,
-            // which is this store's alone; no `page()` borrow of it can exist beside
-            // `&mut self`. `room` has place for both, and bytes need no alignment. Nothing live is
-            // there: a hole is room of pages that were removed, and behind the cursor
-            // is nothing.
+            // a hole lies below the cursor). So the destination lies in the extent, which is this
+            // store's alone. No `page()` borrow of it can exist beside `&mut self`. `room` has
+            // place for both, and bytes need no alignment. Nothing live is there: a hole is room of
+            // pages that were removed, and behind the cursor is nothing.
             Data::Memory { base, .. } => unsafe {
                 let blob = base.add(start).as_ptr();
                 blob.cast::<[u8; CHECKSUM_BYTES]>().write(checksum);
@@ -478,7 +477,10 @@ impl RegionStore {
         encoded: Encoded<'_>,
     ) -> Result<Location, PoolError> {
         let Some(pool) = tier.slots() else { return Err(PoolError::NoPool { tier_index }) };
-        let is_its = |part: &Option<Part>| matches!(part, Some(Part::Slots { tier, .. }) if *tier == tier_index);
+        let is_its = |part: &Option<Part>| match part {
+            Some(Part::Slots { tier, .. }) => *tier == tier_index,
+            _ => false,
+        };
         let index = match self.parts.iter().position(is_its) {
             Some(index) => index,
             None => self.add(Part::Slots { table: SlotTable::new(pool), tier: tier_index })?,
@@ -824,8 +826,8 @@ unsafe fn pack(base: NonNull<u8>, order: &[u16], live: &mut [Location]) -> usize
         let location = &mut live[usize::from(index)];
         let (from, room) = (location.start(), packed(location.len.into()));
         if from != cursor {
-            // SAFETY: `from + room` lies within the memory (the caller's promise), and `cursor <=
-            // from`, since the pages before this one do not overlap and lie below it:
+            // SAFETY: `from + room` lies within the memory (the caller's promise), and
+            // `cursor <= from`, since the pages before this one do not overlap and lie below it. So
             // both ranges are in it. They may overlap, hence `copy`.
             unsafe { base.add(from).copy_to(base.add(cursor), room) };
             location.offset = (cursor / UNIT_BYTES) as u16;

@@ -9,12 +9,12 @@
 //!
 //! As there (`mm/zsmalloc.c`, `mm/zbud.c` of Linux 6.1 to 6.14), classes of which equally many go
 //! into equally many pages are one. The fullest block with room is filled first; zbud takes the
-//! block whose room fits best. Otherwise: a slot has no header, since what belongs to it is in its
-//! region's [table](crate::pool); blocks are contiguous; a page that does not fit beside zbud's
+//! block whose room fits best. Otherwise, a slot has no header, since what belongs to it is in its
+//! region's [table](crate::pool). Blocks are contiguous. A page that does not fit beside zbud's
 //! header has a block of its own.
 //!
-//! Invariants: slots of live pages do not overlap; a block without pages gives its frames back at
-//! once, to be used again or, when many are idle, to the system; an extent without blocks goes back
+//! Invariants: slots of live pages do not overlap. A block without pages gives its frames back at
+//! once, to be used again or, when many are idle, to the system. An extent without blocks goes back
 //! to its medium. A slot is read without the lock here: its bytes change only when its page is
 //! removed, which its region's owner alone does. No fork happens while a lock here is held.
 
@@ -142,7 +142,7 @@ struct Block {
     /// Slots with pages. For zbud both bits of those that are there.
     live: u16,
     taken: [u64; SLOTS_MAX / 64],
-    /// For zbud: chunks of the first and of the last.
+    /// Chunks of zbud's first page and of its last.
     chunks: [u8; 2],
     /// The list that the block is in, `NONE` for full ones, and its neighbours there.
     list: u32,
@@ -162,7 +162,7 @@ enum Memory {
     File(Box<FileSlot>),
 }
 
-// SAFETY: memory of an extent is the pool's alone; a slot of it is read by the caller that stored
+// SAFETY: memory of an extent is the pool's alone. A slot of it is read by the caller that stored
 // there, and written before that, once (module documentation). Media are Send and Sync.
 unsafe impl Send for SlotExtent {}
 // SAFETY: as for Send.
@@ -196,7 +196,7 @@ impl SlotExtent {
         debug_assert!(block.0 <= at && at + bytes.len() <= block.0 + block.1);
         match &self.0 {
             // SAFETY: the slot lies in its block, and that in the extent, which `self` keeps in
-            // being; it was taken for this page, so no other thread reads or writes it.
+            // being. It was taken for this page, so no other thread reads or writes it.
             Memory::Mapped { base, .. } => unsafe {
                 base.add(at).as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
                 Ok(())
@@ -223,9 +223,9 @@ impl Slot {
     ) -> Result<&'b [u8], MediumError> {
         match &self.extent.0 {
             Memory::Mapped { base, .. } => {
-                // SAFETY: the slot lies in the extent, which `self` keeps in being, and has at
-                // least the length that was stored (the caller's table has it); no thread writes it
-                // while its page is there.
+                // SAFETY: the slot lies in the extent, which `self` keeps in being. It has at least
+                // the length that was stored (the caller's table has it). No thread writes it while
+                // its page is there.
                 let bytes =
                     unsafe { std::slice::from_raw_parts(base.add(self.at as usize).as_ptr(), len) };
                 Ok(bytes)
@@ -346,7 +346,7 @@ impl SlotPool {
     }
 
     /// Whether it is worth while to move a region's pages into fuller blocks, which was done last
-    /// in round `last`; and the number of the round.
+    /// in round `last`. The second value is the number of the round.
     pub fn is_loose(&self, last: u32) -> (bool, u32) {
         let state = self.lock();
         let round = state.removes / REMOVES_A_ROUND;
@@ -680,7 +680,7 @@ mod tests {
     fn classes_are_the_kernels() {
         let classes = Classes::new();
         // zs_create_pool of Linux 6.6 with chains of 8 and 4 KiB pages merges 255 classes to 119
-        // (`/sys/kernel/debug/zsmalloc`); what is above 3632 bytes has a page of its own.
+        // (`/sys/kernel/debug/zsmalloc`). What is above 3632 bytes has a page of its own.
         assert_eq!(classes.all.len(), 119);
         for len in 1..=PAGE_BYTES {
             let class = classes.all[classes.index(len)];

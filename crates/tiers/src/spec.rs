@@ -124,7 +124,11 @@ pub enum SpecError {
         word: String,
     },
     /// A word that means nothing.
-    #[error("`{tier}`: there is no {part} `{word}`{}; {}", did_you_mean(.nearest), what_there_is(.part))]
+    #[error(
+        "`{tier}`: there is no {part} `{word}`{}; {}",
+        did_you_mean(.nearest),
+        what_there_is(.part)
+    )]
     Unknown {
         /// The tier.
         tier: String,
@@ -245,10 +249,10 @@ const POOLS_NOT_BUILT: [&str; 1] = ["z3fold"];
 pub const AUTO: &str = "dram,swap,lz4,zstd:1";
 
 /// Parses a list such as `dram,lz4,zstd:1`, fastest first: `dram` and then up to seven others, no
-/// two the same; or `auto`, which is [`AUTO`]; or the name of a [preset](crate::presets), as it is
-/// on this machine. `dram` alone is legal: nothing is evicted then.
-/// Spaces around tiers are ignored. A directory may contain anything but a comma. Whether it is
-/// there and fit for use is not looked at: see [`crate::FileMedium::check`].
+/// two the same. Or it is `auto`, which is [`AUTO`], or the name of a [preset](crate::presets), as
+/// it is on this machine. `dram` alone is legal: nothing is evicted then. Spaces around tiers are
+/// ignored. A directory may contain anything but a comma. Whether it is there and fit for use is
+/// not looked at: see [`crate::FileMedium::check`].
 ///
 /// # Errors
 /// [`SpecError`], for the first thing that is wrong.

@@ -11,7 +11,7 @@ use hdrhistogram::Histogram;
 
 use crate::page::PAGE_BYTES;
 
-/// The histogram's unit. With one of 1 µs, a restore of 2 µs would be right to 25 % only; with this
+/// The histogram's unit. With one of 1 µs, a restore of 2 µs would be right to 25 % only. With this
 /// one, at 4 KB more, it is right to 1 %.
 const RESTORE_UNIT_NS: u64 = 1;
 /// The longest restore time told apart from longer ones.
@@ -20,7 +20,7 @@ const RESTORE_MAX_NS: u64 = 10_000_000_000;
 const RESTORE_DIGITS: u8 = 2;
 
 /// What a tier holds and what it has done. The pool (or, where there is none, the code that knows)
-/// keeps `pages`, `stored_bytes` and `physical_bytes`; the tier counts `rejected`; faults and
+/// keeps `pages`, `stored_bytes` and `physical_bytes`. The tier counts `rejected`. Faults and
 /// restore times come from the caller that restores.
 pub struct TierStats {
     pages: AtomicU64,

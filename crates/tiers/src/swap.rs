@@ -1,13 +1,13 @@
-//! What the kernel swaps to: how much of it is free, what of it is memory all the same, and what a
-//! process may still put there.
+//! What the kernel swaps to. It is known how much of it is free, what of it is memory all the same,
+//! and what a process may still put there.
 //!
 //! Nothing is stored through here: pages are evicted by `madvise(MADV_PAGEOUT)` and restored by the
-//! kernel's own faults. A [`Swap`] is what a tier over it must know: whether there is one, whether
-//! it has room, and how much memory a page takes in it.
+//! kernel's own faults. A [`Swap`] is what a tier over it must know. That is whether there is one,
+//! whether it has room, and how much memory a page takes in it.
 //!
 //! Swap belongs to the whole machine. A quarter of it is left to others, whichever process fills
-//! the rest ([`KEEP_FREE`]); how much is free is looked up again after [`PAGES_A_LOOK`] pages at
-//! the latest, so each process is wrong by no more than that.
+//! the rest ([`KEEP_FREE`]). How much is free is polled after [`PAGES_PER_POLL`] pages at the
+//! latest, so each process is wrong by no more than that.
 
 use std::fs;
 use std::path::Path;
@@ -17,9 +17,9 @@ use crate::page::PAGE_BYTES;
 
 /// All swap divided by this stays free.
 pub const KEEP_FREE: u64 = 4;
-/// Pages after which the next look is due: 16 MiB.
-pub const PAGES_A_LOOK: u64 = 4096;
-/// Room for fewer pages is none: a look costs as much as some of them.
+/// Pages after which the next poll is due: 16 MiB.
+pub const PAGES_PER_POLL: u64 = 4096;
+/// Room for fewer pages is none: a poll costs as much as some of them.
 const LEAST_ROOM: u64 = 64;
 /// If none of this many pages in a row left, the kernel takes none at present. Fewer may be on the
 /// way to its lists, on other processors.
@@ -79,7 +79,7 @@ pub struct SwapView {
 }
 
 impl SwapView {
-    /// Looks at this machine.
+    /// The swap of this machine.
     pub fn of_machine() -> SwapView {
         SwapView::below(Path::new("/"))
     }
@@ -196,21 +196,21 @@ pub fn swap_devices(text: &str) -> impl Iterator<Item = SwapDevice<'_>> {
     })
 }
 
-/// What a tier over the kernel's swap knows of it. It is looked up by one thread; any may read.
+/// What a tier over the kernel's swap knows of it. It is polled by one thread; any may read.
 #[derive(Default)]
 pub struct Swap {
     kind: AtomicU32,
     /// Value of [`SwapView::ratio`], times 2^16.
     ratio: AtomicU32,
-    /// At the last look: pages in swap of all processes, those of them that are ours, and what
+    /// At the last poll: pages in swap of all processes, those of them that are ours, and what
     /// memory all take; [`UNKNOWN`] where that cannot be read.
     used_pages: AtomicU64,
     own_pages: AtomicU64,
     memory_bytes: AtomicU64,
-    /// Pages that may still be put there, at the last look, less those that were since.
+    /// Pages that may still be put there, at the last poll, less those that were since.
     room_pages: AtomicU64,
-    /// Pages after which the next look is due.
-    look_in: AtomicU64,
+    /// Pages after which the next poll is due.
+    poll_in: AtomicU64,
     /// Pages that stayed, since the last that left.
     stayed: AtomicU64,
     /// Whether the kernel takes no pages at present.
@@ -220,12 +220,12 @@ pub struct Swap {
 }
 
 impl Swap {
-    /// Looks at the machine's swap, in which `own_pages` pages are ours. Some 0.1 ms.
-    pub fn look(&self, own_pages: u64) {
+    /// Polls the machine's swap, in which `own_pages` pages are ours. Some 0.1 ms.
+    pub fn poll(&self, own_pages: u64) {
         self.seen(&SwapView::of_machine(), own_pages);
     }
 
-    /// Takes note of what a look saw.
+    /// Takes note of what a poll saw.
     pub fn seen(&self, view: &SwapView, own_pages: u64) {
         let room = Some(view.room_bytes() / PAGE_BYTES as u64)
             .filter(|room| *room >= LEAST_ROOM)
@@ -237,8 +237,8 @@ impl Swap {
         self.own_pages.store(own_pages.min(used), Relaxed);
         self.memory_bytes.store(view.memory_bytes.unwrap_or(UNKNOWN), Relaxed);
         self.room_pages.store(room, Relaxed);
-        // Others look at the same room: a quarter of it each, where it is small.
-        self.look_in.store(PAGES_A_LOOK.min(room / 4).max(LEAST_ROOM / 4), Relaxed);
+        // Others poll the same room: a quarter of it each, where it is small.
+        self.poll_in.store(PAGES_PER_POLL.min(room / 4).max(LEAST_ROOM / 4), Relaxed);
     }
 
     /// What is under the kernel's swap.
@@ -253,7 +253,7 @@ impl Swap {
 
     /// What `pages` pages of ours take of memory. zram gives a block of memory back when all of it
     /// is empty. Where most pages were restored, the others still hold much more than they need. So
-    /// what all take is shared out by pages, as of the last look. Pages that came since count as
+    /// what all take is shared out by pages, as of the last poll. Pages that came since count as
     /// they would in full blocks.
     pub fn held_bytes(&self, pages: u64) -> u64 {
         let own = self.own_pages.load(Relaxed).min(pages);
@@ -282,14 +282,14 @@ impl Swap {
         self.disabled.store(disabled, Relaxed);
     }
 
-    /// Notes that pages were put there. True if it is time to look again.
+    /// Notes that pages were put there. True if it is time to poll again.
     pub fn took(&self, pages: u64) -> bool {
         let less =
             |field: &AtomicU64| field.store(field.load(Relaxed).saturating_sub(pages), Relaxed);
         less(&self.room_pages);
-        less(&self.look_in);
+        less(&self.poll_in);
         self.stayed.store(0, Relaxed);
-        self.look_in.load(Relaxed) == 0
+        self.poll_in.load(Relaxed) == 0
     }
 
     /// Notes that the kernel left all of `pages` pages where they were, though there is room: a
@@ -398,7 +398,7 @@ mod tests {
         swap.seen(&view(330), 0);
         assert!(
             swap.accepts() && !swap.took(19) && swap.took(1),
-            "20 of 80 may go before another look"
+            "20 of 80 may go before another poll"
         );
         assert!(swap.accepts());
         assert!(swap.took(60) && !swap.accepts());

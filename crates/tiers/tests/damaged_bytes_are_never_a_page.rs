@@ -35,7 +35,9 @@ proptest! {
         let (mut scratch, mut page) = (Scratch::new(), [0; PAGE_BYTES]);
         for tier in tiers() {
             for encoding in ENCODINGS {
-                let decoded = tier.decode(Encoded { encoding, checksum, bytes: &bytes }, &mut page, &mut scratch);
+                let decoded = tier.decode(
+                    Encoded { encoding, checksum, bytes: &bytes }, &mut page, &mut scratch
+                );
                 prop_assert!(decoded.is_err());
             }
         }
@@ -43,7 +45,9 @@ proptest! {
 
     /// Checksums alone tell that a page did not change since it was stored.
     #[test]
-    fn a_page_that_changed_has_another_checksum(mut page in pages::any_page(), at in 0..PAGE_BYTES, change in 1u8..) {
+    fn a_page_that_changed_has_another_checksum(
+        mut page in pages::any_page(), at in 0..PAGE_BYTES, change in 1u8..
+    ) {
         let before = checksum(&page);
         prop_assert_eq!(checksum(&page), before);
         page[at] ^= change;
@@ -59,7 +63,8 @@ proptest! {
         let mut scratch = Scratch::new();
         for tier in tiers() {
             let encoded = tier.encode(&page, &mut scratch);
-            let (encoding, checksum, mut bytes) = (encoded.encoding, encoded.checksum, encoded.bytes.to_vec());
+            let (encoding, checksum, mut bytes) =
+                (encoded.encoding, encoded.checksum, encoded.bytes.to_vec());
             for (at, bit) in &flips {
                 let at = at.index(bytes.len());
                 bytes[at] ^= 1 << bit;
@@ -69,25 +74,38 @@ proptest! {
             let cut = bytes[..keep.index(bytes.len())].to_vec().into_boxed_slice();
             let mut back = Box::new([0; PAGE_BYTES]);
             // Another spelling of the same page is no damage.
-            let whole = tier.decode(Encoded { encoding, checksum, bytes: &bytes }, &mut back, &mut scratch);
+            let whole =
+                tier.decode(Encoded { encoding, checksum, bytes: &bytes }, &mut back, &mut scratch);
             prop_assert!(whole.is_err() || back == page, "a wrong page passed");
-            let short = tier.decode(Encoded { encoding, checksum, bytes: &cut }, &mut back, &mut scratch);
+            let short =
+                tier.decode(Encoded { encoding, checksum, bytes: &cut }, &mut back, &mut scratch);
             prop_assert!(short.is_err() || back == page, "a wrong page passed");
             // The scratch works on after errors.
             let encoded = tier.encode(&page, &mut scratch);
-            let (encoding, checksum, bytes) = (encoded.encoding, encoded.checksum, encoded.bytes.to_vec());
-            tier.decode(Encoded { encoding, checksum, bytes: &bytes }, &mut back, &mut scratch).unwrap();
+            let (encoding, checksum, bytes) =
+                (encoded.encoding, encoded.checksum, encoded.bytes.to_vec());
+            tier.decode(Encoded { encoding, checksum, bytes: &bytes }, &mut back, &mut scratch)
+                .unwrap();
             prop_assert!(back == page);
         }
     }
 
     /// Changes one bit of what the pool keeps, in any form of page, checksum included.
     #[test]
-    fn one_bit_in_the_pool(page in pages::any_page(), at in any::<prop::sample::Index>(), bit in 0u8..8, tier in 1u8..=2) {
+    fn one_bit_in_the_pool(
+        page in pages::any_page(),
+        at in any::<prop::sample::Index>(),
+        bit in 0u8..8,
+        tier in 1u8..=2,
+    ) {
         let medium = Arc::new(DramMedium::new(EXTENT_BYTES).unwrap());
-        let tiers: Vec<Tier> =
-            parse_tiers("dram,lz4,zstd").unwrap().into_iter().map(|spec| Tier::new(spec, Arc::clone(&medium) as Arc<dyn Medium>)).collect();
-        let (mut scratch, mut store, mut back) = (Scratch::new(), RegionStore::new(), [0; PAGE_BYTES]);
+        let tiers: Vec<Tier> = parse_tiers("dram,lz4,zstd")
+            .unwrap()
+            .into_iter()
+            .map(|spec| Tier::new(spec, Arc::clone(&medium) as Arc<dyn Medium>))
+            .collect();
+        let (mut scratch, mut store, mut back) =
+            (Scratch::new(), RegionStore::new(), [0; PAGE_BYTES]);
         let encoded = tiers[usize::from(tier)].encode(&page, &mut scratch);
         let location = store.insert(&tiers, tier, encoded).unwrap();
         // The only page is at the start of the only extent: 16 bytes of checksum, then its bytes.
@@ -95,7 +113,9 @@ proptest! {
         // SAFETY: the first extent of the medium, which is allocated, and which nothing else reads
         // or writes now.
         unsafe { *(medium.range().0 as *mut u8).add(at) ^= 1 << bit };
-        let decoded = tiers[usize::from(tier)].decode(store.page(location, &mut ReadBuffer::new()).unwrap(), &mut back, &mut scratch);
+        let decoded = tiers[usize::from(tier)].decode(
+            store.page(location, &mut ReadBuffer::new()).unwrap(), &mut back, &mut scratch
+        );
         prop_assert!(decoded.is_err() || back == *page, "a wrong page passed");
         prop_assert!(decoded.is_err() || at >= 16, "a damaged checksum passed");
     }

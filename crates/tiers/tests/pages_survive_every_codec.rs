@@ -56,17 +56,21 @@ proptest! {
         let same = page.chunks(8).all(|chunk| chunk == &page[..8]);
         for tier in tiers() {
             let encoded = tier.encode(&page, &mut scratch);
-            let (encoding, checksum, bytes) = (encoded.encoding, encoded.checksum, encoded.bytes.to_vec());
+            let (encoding, checksum, bytes) =
+                (encoded.encoding, encoded.checksum, encoded.bytes.to_vec());
             prop_assert_eq!(encoding == Encoding::Same, same);
             match encoding {
                 Encoding::Same => prop_assert_eq!(bytes.len(), 8),
                 Encoding::Raw => prop_assert_eq!(bytes.len(), PAGE_BYTES),
-                Encoding::Coded => prop_assert!((1..=PAGE_BYTES - REJECT_MARGIN).contains(&bytes.len())),
+                Encoding::Coded => prop_assert!(
+                    (1..=PAGE_BYTES - REJECT_MARGIN).contains(&bytes.len())
+                ),
             }
             let rejected = u64::from(encoding == Encoding::Raw && tier.is_compressed());
             prop_assert_eq!(tier.stats.rejected(), rejected);
             let mut back = [0xEE; PAGE_BYTES];
-            tier.decode(Encoded { encoding, checksum, bytes: &bytes }, &mut back, &mut scratch).unwrap();
+            tier.decode(Encoded { encoding, checksum, bytes: &bytes }, &mut back, &mut scratch)
+                .unwrap();
             prop_assert!(back == *page, "{} changed the page", tier.spec.name);
         }
     }
@@ -75,11 +79,17 @@ proptest! {
     fn a_limit_is_exclusive(page in pages::any_page()) {
         let mut scratch = Scratch::new();
         for row in CODECS {
-            let codec = codec_for((row.kind)(row.levels.as_ref().map_or(0, |levels| levels.default)));
+            let codec =
+                codec_for((row.kind)(row.levels.as_ref().map_or(0, |levels| levels.default)));
             for limit in 0..4 {
-                prop_assert!(codec.compress(&page, &mut scratch, limit).is_none_or(|bytes| bytes.len() < limit));
+                prop_assert!(
+                    codec
+                        .compress(&page, &mut scratch, limit)
+                        .is_none_or(|bytes| bytes.len() < limit)
+                );
             }
-            let Some(len) = codec.compress(&page, &mut scratch, usize::MAX).map(<[u8]>::len) else { continue };
+            let Some(len) =
+                codec.compress(&page, &mut scratch, usize::MAX).map(<[u8]>::len) else { continue };
             prop_assert!(len < PAGE_BYTES);
             prop_assert!(codec.compress(&page, &mut scratch, len).is_none());
             prop_assert!(codec.compress(&page, &mut scratch, 0).is_none());

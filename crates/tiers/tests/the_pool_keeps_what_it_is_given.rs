@@ -249,9 +249,15 @@ proptest! {
         prop_assert_eq!(Location::from_bits(location.to_bits()), location);
         let (_, tiers) = tiers(1);
         let mut store = RegionStore::new();
-        store.insert(&tiers, 1, Encoded { encoding: Encoding::Raw, checksum: 0, bytes: &[1; PAGE_BYTES] }).unwrap();
+        store
+            .insert(
+                &tiers, 1, Encoded { encoding: Encoding::Raw, checksum: 0, bytes: &[1; PAGE_BYTES] }
+            )
+            .unwrap();
         if let Ok(page) = store.page(location, &mut ReadBuffer::new()) {
-            prop_assert!(usize::from(location.offset) * 8 + 16 + page.bytes.len() <= PAGE_BYTES + 16);
+            prop_assert!(
+                usize::from(location.offset) * 8 + 16 + page.bytes.len() <= PAGE_BYTES + 16
+            );
         }
     }
 }

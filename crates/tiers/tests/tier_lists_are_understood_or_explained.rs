@@ -196,7 +196,9 @@ fn levels_are_checked() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(512) })]
+    #![proptest_config(ProptestConfig {
+        failure_persistence: None, ..ProptestConfig::with_cases(512)
+    })]
 
     /// Any text is a list that reads back from the tiers' names, or is refused in a line that says
     /// why.
@@ -205,7 +207,14 @@ proptest! {
         text in prop_oneof![
             any::<String>(),
             prop::collection::vec(
-                prop::sample::select(&["dram", "lz4", "zstd", ":", "1", "-5", "19", "/", "extent", "zbud", "lzo", "deflate", "raw", "@", "node", "swap", "auto", ",", "dram,", " ", "é"][..]), 0..12)
+                prop::sample::select(
+                    &[
+                        "dram", "lz4", "zstd", ":", "1", "-5", "19", "/", "extent", "zbud", "lzo",
+                        "deflate", "raw", "@", "node", "swap", "auto", ",", "dram,", " ", "é",
+                    ][..],
+                ),
+                0..12,
+            )
                 .prop_map(|parts| parts.concat()),
         ],
     ) {

@@ -553,7 +553,10 @@ pub(crate) mod tests {
 
     proptest! {
         #[test]
-        fn what_was_written_is_read(accesses in prop::collection::vec((pages(), any::<bool>()), 0..300), flushes in prop::collection::vec(0usize..300, 0..4)) {
+        fn what_was_written_is_read(
+            accesses in prop::collection::vec((pages(), any::<bool>()), 0..300),
+            flushes in prop::collection::vec(0usize..300, 0..4),
+        ) {
             let bytes = written(&accesses, &flushes, u64::MAX);
             prop_assert_eq!(read(&bytes), (accesses, None));
         }
@@ -687,7 +690,10 @@ pub(crate) mod tests {
             let padded = [&bytes[..], &[0; PADDING]].concat();
             let mut records = Vec::new();
             if decode(&padded, count, pages, &mut records).is_some() {
-                prop_assert!(records.len() == count as usize && records.iter().all(|record| (page_of(*record) as usize) < pages));
+                prop_assert!(
+                    records.len() == count as usize
+                        && records.iter().all(|record| (page_of(*record) as usize) < pages)
+                );
             }
         }
     }

@@ -126,15 +126,27 @@ mod tests {
 
     proptest! {
         #[test]
-        fn numbers_of_up_to_four_bytes_come_back(numbers in prop::collection::vec((0u32..28, any::<u32>()), 0..300)) {
-            let numbers: Vec<u32> = numbers.into_iter().map(|(bits, number)| number >> (32 - bits - 1) & 0xFFF_FFFF).collect();
+        fn numbers_of_up_to_four_bytes_come_back(
+            numbers in prop::collection::vec((0u32..28, any::<u32>()), 0..300)
+        ) {
+            let numbers: Vec<u32> = numbers
+                .into_iter()
+                .map(|(bits, number)| number >> (32 - bits - 1) & 0xFFF_FFFF)
+                .collect();
             let mut found = vec![0; numbers.len()];
-            prop_assert_eq!(short(&padded(numbers.iter().map(|number| u64::from(*number))), &mut found), Some(()));
+            prop_assert_eq!(
+                short(&padded(numbers.iter().map(|number| u64::from(*number))), &mut found),
+                Some(()),
+            );
             prop_assert_eq!(found.into_iter().map(value).collect::<Vec<_>>(), numbers);
         }
 
         #[test]
-        fn longer_ones_are_noticed(mut numbers in prop::collection::vec(0u64..1 << 28, 1..100), at in any::<prop::sample::Index>(), long in 1u64 << 28..) {
+        fn longer_ones_are_noticed(
+            mut numbers in prop::collection::vec(0u64..1 << 28, 1..100),
+            at in any::<prop::sample::Index>(),
+            long in 1u64 << 28..,
+        ) {
             let at = at.index(numbers.len());
             numbers[at] = long;
             let bytes = padded(numbers.iter().copied());
@@ -142,7 +154,9 @@ mod tests {
         }
 
         #[test]
-        fn whatever_the_bytes_are(bytes in prop::collection::vec(any::<u8>(), PADDING..200), count in 0usize..100) {
+        fn whatever_the_bytes_are(
+            bytes in prop::collection::vec(any::<u8>(), PADDING..200), count in 0usize..100
+        ) {
             let _ = short(&bytes, &mut vec![0; count]);
         }
     }

@@ -605,7 +605,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_written_is_read(events in events(), flushes in prop::collection::vec(0usize..300, 0..4)) {
+        fn what_was_written_is_read(
+            events in events(), flushes in prop::collection::vec(0usize..300, 0..4)
+        ) {
             prop_assert_eq!(read(&written(&events, &flushes, u64::MAX)), (events, None));
         }
     }

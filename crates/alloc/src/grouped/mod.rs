@@ -15,7 +15,7 @@ use terrace_os as sys;
 
 pub use crate::grouped::slabs::map_bytes;
 pub use crate::grouped::watch::{
-    forget_samples, lock_watch_for_fork, look as look_at_sites, sampled, tell as tell_sites,
+    forget_samples, lock_watch_for_fork, sampled, scan as scan_sites, tell as tell_sites,
     unlock_watch_after_fork,
 };
 pub use terrace_context::unwind::forget as library_unloaded;

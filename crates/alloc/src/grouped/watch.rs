@@ -30,7 +30,7 @@ struct Watched {
 }
 
 impl Watched {
-    fn looked_at(&mut self, found: &Found) {
+    fn add_found(&mut self, found: &Found) {
         self.bytes = found.grouped_bytes;
         self.objects_sum += found.objects;
         self.tier_bytes_sum.iter_mut().zip(found.tier_bytes).for_each(|(sum, bytes)| *sum += bytes);
@@ -48,24 +48,24 @@ struct Found {
 /// Where a scan of all objects goes on.
 #[derive(Clone, Copy)]
 enum Stage {
-    /// At grouped objects, from this address.
+    /// The scan goes on at grouped objects, from this address.
     Grouped(usize),
-    /// At large objects, from this place.
+    /// The scan goes on at large objects, from this place.
     Large(large::At),
-    /// At placed objects, from this page.
+    /// The scan goes on at placed objects, from this page.
     Placed(u32),
     Done,
 }
 
 /// A scan of all objects.
-struct Look {
+struct Scan {
     stage: Stage,
     sites: Vec<Found>,
     placed: [Found; PLACEMENT_CLASSES],
 }
 
-impl Look {
-    const BEGIN: Look = Look {
+impl Scan {
+    const BEGIN: Scan = Scan {
         stage: Stage::Grouped(0),
         sites: Vec::new(),
         placed: [Found { objects: 0.0, grouped_bytes: 0.0, tier_bytes: [0.0; MAX_TIERS] };
@@ -107,12 +107,12 @@ impl Look {
                 Stage::Large(from) => {
                     let each = |address: usize, Large { bytes, site }: Large| {
                         // Some pages of a very large object, evenly spaced, stand for all.
-                        let looks = bytes.div_ceil(PAGE).min(PAGES_OF_AN_OBJECT);
-                        count(looks);
+                        let probes = bytes.div_ceil(PAGE).min(PAGES_OF_AN_OBJECT);
+                        count(probes);
                         self.of(site).objects += 1.0;
-                        for look in 0..looks {
-                            self.of(site).tier_bytes[tier(address + bytes / looks * look)] +=
-                                bytes as f64 / looks as f64;
+                        for probe in 0..probes {
+                            self.of(site).tier_bytes[tier(address + bytes / probes * probe)] +=
+                                bytes as f64 / probes as f64;
                         }
                     };
                     large::walk(from, each, more).map_or(Stage::Placed(0), Stage::Large)
@@ -150,9 +150,9 @@ struct Watch {
     /// State of the scans:
     /// - the scan under way, the number of scans done, and when the last one was;
     /// - since when time is counted for them, and the CPU time that they took.
-    look: Look,
-    looks: u64,
-    look_ended_ns: u64,
+    scan: Scan,
+    scans: u64,
+    scan_ended_ns: u64,
     began_ns: u64,
     spent_ns: u64,
 }
@@ -169,9 +169,9 @@ impl Watch {
         }; PLACEMENT_CLASSES],
         elsewhere: 0.0,
         decayed_ns: 0,
-        look: Look::BEGIN,
-        looks: 0,
-        look_ended_ns: 0,
+        scan: Scan::BEGIN,
+        scans: 0,
+        scan_ended_ns: 0,
         began_ns: 0,
         spent_ns: 0,
     };
@@ -192,10 +192,10 @@ const FIRST_NS: u64 = 100_000_000;
 const OBJECTS_A_SLICE: usize = 1 << 17;
 /// Time for a scan at the program's end, ns, if none has ended before.
 const AT_THE_END_NS: u64 = 100_000_000;
-/// Maximum number of pages of one object that a scan looks at.
+/// Maximum number of pages of one object that a scan visits.
 const PAGES_OF_AN_OBJECT: usize = 64;
 
-/// Records a sample at this address. The mover calls this, like [`look`], and waits for nothing
+/// Records a sample at this address. The mover calls this, like [`scan`], and waits for nothing
 /// that a fork holds.
 pub fn sampled(address: usize, weight: f32) {
     if !slabs::are_tagged() {
@@ -228,26 +228,26 @@ impl Watch {
 
     /// Continues the scan of all objects; returns true when it has ended.
     fn go_on(&mut self, pager: &Pager) -> bool {
-        self.look.go_on(pager);
-        let is_done = matches!(self.look.stage, Stage::Done);
+        self.scan.go_on(pager);
+        let is_done = matches!(self.scan.stage, Stage::Done);
         if is_done {
-            self.end_look();
+            self.end_scan();
         }
         is_done
     }
 
-    fn end_look(&mut self) {
-        let look = std::mem::replace(&mut self.look, Look::BEGIN);
-        self.looks += 1;
+    fn end_scan(&mut self) {
+        let scan = std::mem::replace(&mut self.scan, Scan::BEGIN);
+        self.scans += 1;
         self.sampled_sites().for_each(|watched| watched.bytes = 0.0);
-        for (site, found) in look.sites.iter().enumerate().filter(|(_, found)| found.objects > 0.0)
+        for (site, found) in scan.sites.iter().enumerate().filter(|(_, found)| found.objects > 0.0)
         {
-            at(&mut self.sites, site).looked_at(found);
+            at(&mut self.sites, site).add_found(found);
         }
         self.placed
             .iter_mut()
-            .zip(&look.placed)
-            .for_each(|(watched, found)| watched.looked_at(found));
+            .zip(&scan.placed)
+            .for_each(|(watched, found)| watched.add_found(found));
     }
 
     /// The whole list as text. A line has what concerns all; then each site, and each zone of
@@ -257,7 +257,7 @@ impl Watch {
         let names: Vec<&str> = pager.tier_names().collect();
         let mut text =
             format!("terrace-sites 1 elsewhere {:.1} tiers {}\n", self.elsewhere, names.join(","));
-        let mean = |sum: f64| (sum / self.looks.max(1) as f64).round() as u64;
+        let mean = |sum: f64| (sum / self.scans.max(1) as f64).round() as u64;
         let mut line = |watched: &Watched, zone: ZoneId, frames: &dyn Fn(&mut String)| {
             if watched.objects_sum == 0.0 && watched.samples == 0.0 {
                 return;
@@ -296,11 +296,11 @@ impl Watch {
 
 /// Called by the mover a few times a second where sites are tracked. Decays hotness, and continues
 /// the scan of all objects. When that ends, regroups the sites and publishes the list.
-pub fn look(now_ns: u64) {
+pub fn scan(now_ns: u64) {
     let Some(pager) = zone::pager().filter(|_| slabs::are_tagged()) else { return };
     let Some(mut watch) = WATCH.try_lock() else { return };
     if watch.decayed_ns == 0 {
-        (watch.decayed_ns, watch.look_ended_ns, watch.began_ns) = (now_ns, now_ns, now_ns);
+        (watch.decayed_ns, watch.scan_ended_ns, watch.began_ns) = (now_ns, now_ns, now_ns);
     }
     let seconds = (now_ns - watch.decayed_ns) as f64 / 1e9;
     if seconds >= 1.0 {
@@ -308,14 +308,14 @@ pub fn look(now_ns: u64) {
         let factor = 0.5f64.powf(seconds / HALF_LIFE_S) as f32;
         watch.sampled_sites().for_each(|watched| watched.hotness *= factor);
     }
-    let is_new = matches!(watch.look.stage, Stage::Grouped(0));
+    let is_new = matches!(watch.scan.stage, Stage::Grouped(0));
     let is_spent = watch.spent_ns > FIRST_NS + (now_ns - watch.began_ns) / POLL_SHARE;
-    if is_spent || is_new && now_ns - watch.look_ended_ns < POLL_INTERVAL_NS {
+    if is_spent || is_new && now_ns - watch.scan_ended_ns < POLL_INTERVAL_NS {
         return;
     }
     let begun_ns = sys::thread_cpu_ns();
     if watch.go_on(pager) {
-        watch.look_ended_ns = now_ns;
+        watch.scan_ended_ns = now_ns;
         sites::regroup(|site| {
             watch
                 .sites
@@ -336,10 +336,10 @@ pub fn tell(pager: &Pager) {
     if let Some(mut watch) = WATCH.try_lock() {
         // Briefly, and without waiting: the code that called `exit` may hold a lock.
         let until_ns = sys::now_ns() + AT_THE_END_NS;
-        while watch.looks == 0 && !FORK_WAITS.load(Relaxed) {
+        while watch.scans == 0 && !FORK_WAITS.load(Relaxed) {
             if !watch.go_on(pager) && sys::now_ns() > until_ns {
                 // What was seen so far.
-                watch.end_look();
+                watch.end_scan();
             }
         }
         watch.text(pager).inspect(|text| publish(pager, text));

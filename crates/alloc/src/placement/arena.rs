@@ -21,7 +21,7 @@ pub struct Arena {
     pub objects: u32,
     /// Odd while the arena lives; a different number for each arena that this record is used for.
     pub generation: u32,
-    /// At least how many entries in the list of the arena's pages are out of date.
+    /// Least number of entries in the list of the arena's pages that are out of date.
     stale: u32,
     /// The page that no other arena may use: page number plus one; 0: none.
     pub private: u32,

@@ -70,16 +70,16 @@ unsafe extern "C" {
 /// Where an object is to lie, as `terrace.h` numbers it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Placement {
-    /// Wherever `malloc` puts it.
+    /// The object lies wherever `malloc` puts it.
     Default,
-    /// On the page of this object, or else on another of the same arena. Null: wherever a new arena
-    /// would begin.
+    /// The new object lies on the page of this one, or else on another of the same arena. If this
+    /// is null, it lies wherever a new arena would begin.
     NextTo(usize),
-    /// With objects that are often used.
+    /// The object lies with objects that are often used.
     Hot,
-    /// With objects that are seldom used.
+    /// The object lies with objects that are seldom used.
     Cold,
-    /// In this arena.
+    /// The object lies in this arena.
     Arena(ArenaId),
 }
 

@@ -94,7 +94,7 @@ const VACANT: Owner = Owner::MAX;
 struct Shared {
     /// The owners, each once.
     tenants: SmallVec<[Owner; TENANTS]>,
-    /// For each object, in the order of their addresses: the index of its owner in `tenants`.
+    /// The index of each object's owner in `tenants`, in the order of the objects' addresses.
     of: SmallVec<[u8; OBJECTS]>,
 }
 
@@ -353,10 +353,14 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+        #![proptest_config(ProptestConfig {
+            failure_persistence: None, ..ProptestConfig::default()
+        })]
 
         #[test]
-        fn room_is_the_longest_run(runs in prop::collection::vec((0usize..256, 1usize..256, any::<bool>()), 0..12)) {
+        fn room_is_the_longest_run(
+            runs in prop::collection::vec((0usize..256, 1usize..256, any::<bool>()), 0..12)
+        ) {
             let mut bits = Bits::default();
             let mut model = [false; GRANULES];
             for (from, len, to) in runs {
@@ -369,7 +373,9 @@ mod tests {
             for at in 0..GRANULES {
                 prop_assert_eq!(bits.get(at), model[at]);
                 prop_assert_eq!(bits.below(at), model[..at].iter().filter(|used| **used).count());
-                prop_assert_eq!(bits.next(at, true), (at..GRANULES).find(|at| model[*at]).unwrap_or(GRANULES));
+                prop_assert_eq!(
+                    bits.next(at, true), (at..GRANULES).find(|at| model[*at]).unwrap_or(GRANULES)
+                );
             }
         }
     }

@@ -203,7 +203,9 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     let bytes = || prop_oneof![8 => 0usize..300, 2 => 300usize..4200, 1 => 4200usize..40_000];
     prop_oneof![
-        6 => (0usize..12, bytes(), 0u32..14).prop_map(|(arena, bytes, align)| Step::Allocate { arena, bytes, align }),
+        6 => (0usize..12, bytes(), 0u32..14).prop_map(
+            |(arena, bytes, align)| Step::Allocate { arena, bytes, align }
+        ),
         6 => (any::<usize>(), bytes()).prop_map(|(which, bytes)| Step::NextTo { which, bytes }),
         6 => any::<usize>().prop_map(Step::Free),
         2 => (any::<usize>(), bytes()).prop_map(|(which, bytes)| Step::Resize { which, bytes }),
@@ -232,7 +234,9 @@ fn holds(at: usize, known: &Known) -> bool {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(200) })]
+    #![proptest_config(ProptestConfig {
+        failure_persistence: None, ..ProptestConfig::with_cases(200)
+    })]
 
     /// Objects never overlap, keep their contents and their arena, and arenas count them.
     #[test]
@@ -242,7 +246,9 @@ proptest! {
         let mut arenas: Vec<ArenaId> = (0..8).map(|n| create([0, 2, 3][n % 3], 0)).collect();
         let mut live: BTreeMap<usize, Known> = BTreeMap::new();
         let mut mark = 0u8;
-        let pick = |live: &BTreeMap<usize, Known>, which: usize| live.keys().nth(which % live.len().max(1)).copied();
+        let pick = |live: &BTreeMap<usize, Known>, which: usize| {
+            live.keys().nth(which % live.len().max(1)).copied()
+        };
         for step in steps {
             mark = mark.wrapping_add(1);
             let mut added = None;
@@ -260,7 +266,8 @@ proptest! {
                 }
                 Step::NextTo { which, bytes } => {
                     if let Some(near) = pick(&live, which) {
-                        let made = allocate(Placement::NextTo(near + live[&near].bytes / 2), bytes, 16);
+                        let made =
+                            allocate(Placement::NextTo(near + live[&near].bytes / 2), bytes, 16);
                         prop_assert!(made != 0);
                         added = Some((made, bytes, live[&near].arena));
                     }
@@ -294,7 +301,10 @@ proptest! {
                 let usable = terrace_placed_usable(at);
                 prop_assert!(usable >= bytes);
                 let below = live.range(..at + usable).next_back();
-                prop_assert!(below.is_none_or(|(other, _)| other + terrace_placed_usable(*other) <= at), "it overlaps");
+                prop_assert!(
+                    below.is_none_or(|(other, _)| other + terrace_placed_usable(*other) <= at),
+                    "it overlaps",
+                );
                 fill(at, bytes, mark);
                 live.insert(at, Known { bytes, arena, mark });
             }
@@ -314,7 +324,9 @@ proptest! {
         }
         let after = usage();
         // A page of what other tests have left may have been filled up.
-        prop_assert!(after[2] == before[2] && after[1] == before[1], "{:?} are left of {:?}", after, before);
+        prop_assert!(
+            after[2] == before[2] && after[1] == before[1], "{:?} are left of {:?}", after, before
+        );
     }
 }
 

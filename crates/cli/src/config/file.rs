@@ -237,18 +237,26 @@ mod tests {
     ];
 
     proptest! {
-        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(512) })]
+        #![proptest_config(ProptestConfig {
+            failure_persistence: None, ..ProptestConfig::with_cases(512)
+        })]
 
         /// Anything gives settings, or mistakes that can be looked up in it.
         #[test]
         fn any_text_is_settings_or_mistakes(
-            text in prop_oneof![any::<String>(), vec(prop::sample::select(&PIECES[..]), 0..30).prop_map(|pieces| pieces.concat())],
+            text in prop_oneof![
+                any::<String>(),
+                vec(prop::sample::select(&PIECES[..]), 0..30).prop_map(|pieces| pieces.concat()),
+            ],
         ) {
             if let Err(mistakes) = parse(&text) {
                 prop_assert!(!mistakes.is_empty());
                 for Mistake { line, column, message } in mistakes {
                     let longest = text.split('\n').nth(line - 1).map(|line| line.chars().count());
-                    prop_assert!(longest.is_some_and(|longest| column <= longest + 1), "{line}:{column}: {message}");
+                    prop_assert!(
+                        longest.is_some_and(|longest| column <= longest + 1),
+                        "{line}:{column}: {message}",
+                    );
                     prop_assert!(!message.is_empty() && !message.contains('\n'), "{message:?}");
                 }
             }
@@ -257,7 +265,11 @@ mod tests {
         /// What is written of settings (`terrace config show`) is read as the same settings.
         #[test]
         fn settings_written_are_settings_read(
-            dram in prop_oneof![Just("unlimited".to_string()), (1u64..1 << 50).prop_map(|bytes| bytes.to_string()), (1u32..=100).prop_map(|p| format!("{p}%"))],
+            dram in prop_oneof![
+                Just("unlimited".to_string()),
+                (1u64..1 << 50).prop_map(|bytes| bytes.to_string()),
+                (1u32..=100).prop_map(|p| format!("{p}%")),
+            ],
             observe in any::<bool>(),
             strict in any::<bool>(),
             verify in any::<bool>(),
@@ -272,9 +284,15 @@ mod tests {
                 quoted(&report),
             );
             let read = parse(&text).unwrap();
-            let (observe, strict, verify, children) = (Some(observe), Some(strict), Some(verify), Some(children));
+            let (observe, strict, verify, children) =
+                (Some(observe), Some(strict), Some(verify), Some(children));
             let report = Some(report.into());
-            prop_assert_eq!(read, Given { dram: Some(dram), observe, strict, verify, children, report, ..Given::default() });
+            prop_assert_eq!(
+                read,
+                Given {
+                    dram: Some(dram), observe, strict, verify, children, report, ..Given::default()
+                },
+            );
         }
     }
 }

@@ -34,7 +34,9 @@ fn check(file: &Path, json: bool) -> Result<u8> {
         Some(unreadable) => bail!("{}", unreadable.describe(file)),
     };
     if json {
-        let answer = json!({ "file": file.to_string_lossy(), "ok": mistakes.is_empty(), "errors": mistakes });
+        let answer = json!({
+            "file": file.to_string_lossy(), "ok": mistakes.is_empty(), "errors": mistakes
+        });
         writeln!(std::io::stdout(), "{answer:#}")?;
     } else if let Some(unusable) = &unusable {
         say(&unusable.describe(file));

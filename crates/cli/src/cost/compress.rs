@@ -36,7 +36,7 @@ pub struct Compressed {
 pub struct Gauge {
     tiers: Vec<Tier>,
     scratch: Scratch,
-    /// For each page its sizes, by tier.
+    /// Sizes of each page, by tier.
     sizes: Vec<Vec<u16>>,
     store_ns: Vec<Vec<u64>>,
     restore_ns: Vec<Vec<u64>>,

@@ -156,7 +156,7 @@ pub fn plan(seen: &Seen, arguments: &PlanArguments, prices: &Prices) -> Plan {
         command: seen.command.clone(),
         pid: seen.pid,
     };
-    temperatures(&mut plan, seen);
+    heat_classes(&mut plan, seen);
     if seen.compressed.is_empty() && !seen.idle.is_empty() {
         plan.untold.push(
             "what could be saved follows from how pages compress, which this does not tell: --data FILE takes pages of a file for it"
@@ -170,7 +170,7 @@ pub fn plan(seen: &Seen, arguments: &PlanArguments, prices: &Prices) -> Plan {
 }
 
 /// Hot, warm and cold, where the times of the observation reach so far.
-fn temperatures(plan: &mut Plan, seen: &Seen) {
+fn heat_classes(plan: &mut Plan, seen: &Seen) {
     let part =
         |seconds: f64| seen.idle.iter().find(|idle| idle.seconds >= seconds).map(|idle| idle.part);
     let (warm, cold) = (part(WARM_S), part(COLD_S));

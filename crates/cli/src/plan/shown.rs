@@ -24,7 +24,7 @@ pub fn text(plan: &Plan) -> String {
         bytes(plan.data_bytes),
         plan.observed_s
     );
-    temperatures(&mut text, plan);
+    heat_classes(&mut text, plan);
     compressibility(&mut text, plan);
     if let Some(here) = &plan.here {
         let _ = writeln!(text, "you are here: {}", place(here, plan));
@@ -45,7 +45,7 @@ pub fn text(plan: &Plan) -> String {
     text
 }
 
-fn temperatures(text: &mut String, plan: &Plan) {
+fn heat_classes(text: &mut String, plan: &Plan) {
     let of = |part: f64| {
         format!("{:>5} {:>8}", share(part), bytes((part * plan.data_bytes as f64) as u64))
     };

@@ -202,7 +202,12 @@ fn as_json(recording: &Recording, process: u32) -> String {
             let regions: Vec<_> = window
                 .counts
                 .iter()
-                .map(|(place, count)| json!({ "address": place.region * recording.header.region_bytes, "samples": *count as f32 / PARTS }))
+                .map(|(place, count)| {
+                    json!({
+                        "address": place.region * recording.header.region_bytes,
+                        "samples": *count as f32 / PARTS,
+                    })
+                })
                 .collect();
             json!({ "start_ms": window.start_ms, "end_ms": window.end_ms, "regions": regions })
         })
@@ -212,7 +217,10 @@ fn as_json(recording: &Recording, process: u32) -> String {
         .iter()
         .map(|mapping| json!({ "start": mapping.start, "end": mapping.end, "name": mapping.name }))
         .collect();
-    let all = json!({ "header": recording.header, "process": process, "incomplete": recording.incomplete, "mappings": mappings, "windows": windows });
+    let all = json!({
+        "header": recording.header, "process": process, "incomplete": recording.incomplete,
+        "mappings": mappings, "windows": windows,
+    });
     all.to_string() + "\n"
 }
 
@@ -500,8 +508,11 @@ pub fn working_set(arguments: &Shown) -> Result<u8> {
             .collect();
         let needed: Vec<_> =
             shares.iter().map(|(part, bytes)| json!({ "share": part, "bytes": bytes })).collect();
-        json!({ "process": process, "window_ms": window_ms, "mean_bytes": mean, "peak_bytes": peak, "windows": by_time, "needed": needed })
-            .to_string()
+        json!({
+            "process": process, "window_ms": window_ms, "mean_bytes": mean, "peak_bytes": peak,
+            "windows": by_time, "needed": needed,
+        })
+        .to_string()
             + "\n"
     } else {
         let mut out = title(&recording, process) + "\n";

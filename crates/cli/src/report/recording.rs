@@ -105,8 +105,10 @@ fn of_counts(path: &Path) -> Result<(Vec<String>, Value)> {
         "  more: terrace report heatmap FILE, terrace report wss FILE".into(),
     ];
     let found = json!({
-        "kind": "counts", "terrace": header.terrace, "command": header.command, "source": header.source, "rate_hz": header.rate_hz,
-        "region_bytes": header.region_bytes, "ms": end_ms, "windows": windows.len(), "samples": samples(parts), "elsewhere": samples(elsewhere),
+        "kind": "counts", "terrace": header.terrace, "command": header.command,
+        "source": header.source, "rate_hz": header.rate_hz,
+        "region_bytes": header.region_bytes, "ms": end_ms, "windows": windows.len(),
+        "samples": samples(parts), "elsewhere": samples(elsewhere),
         "regions": places.len(), "processes": processes.len(), "incomplete": incomplete,
     });
     Ok((lines, found))
@@ -192,8 +194,10 @@ fn of_accesses(path: &Path) -> Result<(Vec<String>, Value)> {
     lines.extend(full(reader.left_out()));
     lines.push("  more: terrace report export FILE -o OUT (for libCacheSim)".into());
     let found = json!({
-        "kind": "accesses", "header": header, "records": records, "writes": if header.writes { json!(writes) } else { Value::Null }, "pages": pages,
-        "processes": processes.len(), "start_clock": start, "end_clock": reader.end_clock(), "left_out": reader.left_out(), "incomplete": incomplete,
+        "kind": "accesses", "header": header, "records": records,
+        "writes": if header.writes { json!(writes) } else { Value::Null }, "pages": pages,
+        "processes": processes.len(), "start_clock": start, "end_clock": reader.end_clock(),
+        "left_out": reader.left_out(), "incomplete": incomplete,
     });
     Ok((lines, found))
 }
@@ -272,8 +276,10 @@ fn of_objects(path: &Path) -> Result<(Vec<String>, Value)> {
     ];
     lines.extend(full(reader.left_out()));
     let found = json!({
-        "kind": "objects", "header": header, "objects": born, "died": died, "contexts": reader.contexts().len(), "peak_bytes": peak,
-        "accesses": accesses, "writes": writes, "start_clock": counting, "end_clock": reader.end_clock(), "left_out": reader.left_out(),
+        "kind": "objects", "header": header, "objects": born, "died": died,
+        "contexts": reader.contexts().len(), "peak_bytes": peak,
+        "accesses": accesses, "writes": writes, "start_clock": counting,
+        "end_clock": reader.end_clock(), "left_out": reader.left_out(),
         "incomplete": incomplete,
     });
     Ok((lines, found))

@@ -168,7 +168,10 @@ pub fn show(arguments: &SitesArguments) -> Result<u8> {
             .iter()
             .map(|site| json!({ "site": site, "functions": symbols.names(site) }))
             .collect();
-        let answer = json!({ "version": 1, "pid": sites.pid, "tiers": sites.tiers, "samples_elsewhere": sites.samples_elsewhere, "sites": all });
+        let answer = json!({
+            "version": 1, "pid": sites.pid, "tiers": sites.tiers,
+            "samples_elsewhere": sites.samples_elsewhere, "sites": all,
+        });
         writeln!(out, "{answer:#}")?;
         return Ok(0);
     }

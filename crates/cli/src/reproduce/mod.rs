@@ -126,10 +126,16 @@ fn json_of<'f>(figures: impl Iterator<Item = &'f Figure> + Clone, options: &Opti
     let rows: Vec<&Row> = figures.clone().flat_map(|figure| &figure.rows).collect();
     let about: Vec<Value> = figures
         .map(|figure| {
-            json!({ "figure": figure.id, "title": figure.title, "claim": figure.claim, "run_with": figure.run_with, "note": figure.note })
+            json!({
+                "figure": figure.id, "title": figure.title, "claim": figure.claim,
+                "run_with": figure.run_with, "note": figure.note,
+            })
         })
         .collect();
-    json!({ "version": env!("CARGO_PKG_VERSION"), "quick": options.quick, "seed": options.seed, "figures": about, "rows": rows })
+    json!({
+        "version": env!("CARGO_PKG_VERSION"), "quick": options.quick, "seed": options.seed,
+        "figures": about, "rows": rows,
+    })
 }
 
 fn write(directory: &Path, name: &str, text: &str) -> Result<()> {

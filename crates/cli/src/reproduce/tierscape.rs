@@ -296,7 +296,10 @@ fn figure_2() -> Figure {
             name: "tierscape-fig2".into(),
             title: "TCO saved by twelve tiers".into(),
             axes: ["", "TCO saved, %"],
-            drawing: Drawing::Bars(groups, vec![("nci".into(), series(0)), ("dickens".into(), series(1))]),
+            drawing: Drawing::Bars(
+                groups,
+                vec![("nci".into(), series(0)), ("dickens".into(), series(1))],
+            ),
         }],
         note: "The paper has no numbers of its own in the text but DRAM's 33 ns.".into(),
     }

@@ -60,13 +60,13 @@ pub fn refuse_bare_number(dram: Dram) -> Result<()> {
     }
 }
 
-/// What is to be said of a budget, if anything.
-pub fn remark(dram: Dram) -> Option<String> {
+/// The warning about a budget, if there is one.
+pub fn warning(dram: Dram) -> Option<String> {
     let Dram::Bytes(budget) = dram else { return None };
-    remark_on(budget, doctor::machine_memory(), doctor::lowest_group_limit())
+    warning_of(budget, doctor::machine_memory(), doctor::lowest_group_limit())
 }
 
-fn remark_on(budget: u64, machine: Option<u64>, group: Option<(u64, PathBuf)>) -> Option<String> {
+fn warning_of(budget: u64, machine: Option<u64>, group: Option<(u64, PathBuf)>) -> Option<String> {
     if budget < START_MIN_BYTES as u64 {
         return Some(format!(
             "--dram {} cannot be kept: what a program uses at the time and Terrace itself (some megabytes in each process) take more; \
@@ -124,7 +124,7 @@ mod tests {
     #[test]
     fn a_budget_that_cannot_be_meant_is_remarked_on() {
         let of = |budget: u64, group: Option<u64>| {
-            remark_on(budget, Some(16 << 30), group.map(|limit| (limit, "/g".into())))
+            warning_of(budget, Some(16 << 30), group.map(|limit| (limit, "/g".into())))
         };
         assert_eq!(of(64 << 20, None), None);
         assert_eq!(of(16 << 30, None), None);
@@ -150,6 +150,6 @@ mod tests {
             of(3 << 30, Some(2 << 30)),
             "--dram 3.0G is more than this memory group may have (2.0G, /g)",
         );
-        assert_eq!(remark(Dram::Unlimited).or(remark(Dram::Share(0.01))), None);
+        assert_eq!(warning(Dram::Unlimited).or(warning(Dram::Share(0.01))), None);
     }
 }

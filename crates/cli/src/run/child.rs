@@ -132,7 +132,7 @@ pub fn run(
     let end = supervise(pid, &signals, witness, meanwhile);
     let elapsed = started.elapsed();
     // A manager that takes our word learns from our end how the program ended.
-    manager.tell_main(std::process::id());
+    manager.notify_main(std::process::id());
     await_companions();
     Ok(Ended { pid: pid as u32, end, elapsed })
 }
@@ -157,13 +157,13 @@ fn start(mut command: Command, manager: &Manager) -> io::Result<libc::pid_t> {
         unsafe { libc::_exit(127) };
     }
     drop(childs);
-    manager.tell_main(pid as u32);
+    manager.notify_main(pid as u32);
     let _ = ours.shutdown(Shutdown::Write);
     let mut error = [0; 4];
     if ours.read_exact(&mut error).is_err() {
         return Ok(pid);
     }
-    manager.tell_main(std::process::id());
+    manager.notify_main(std::process::id());
     // SAFETY: the child is ours and not waited for yet; its status is not asked for.
     unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) };
     Err(io::Error::from_raw_os_error(i32::from_ne_bytes(error)))

@@ -47,7 +47,7 @@ impl Inject {
         }
         match tiers(&settings.tiers, tiers_given) {
             Tiers::AsListed => arguments.extend(["--tiers".into(), settings.tiers.clone()]),
-            Tiers::Default(remark) => remark.into_iter().for_each(say),
+            Tiers::Default(warning) => warning.into_iter().for_each(say),
         }
         Ok(Inject { arguments, report, tries: 0, is_done: false, next: None })
     }
@@ -128,11 +128,11 @@ enum Tiers {
 /// An attached program has two tiers at most. A default list with more was not asked for, so
 /// nothing is said of it: over zram the default is `auto`.
 fn tiers(list: &str, is_given: bool) -> Tiers {
-    const REMARK: &str =
+    const WARNING: &str =
         "--tiers: a program that is attached to has dram and one tier; it gets dram,lz4";
     match attach::tier(list) {
         Ok(_) => Tiers::AsListed,
-        Err(_) => Tiers::Default(is_given.then_some(REMARK)),
+        Err(_) => Tiers::Default(is_given.then_some(WARNING)),
     }
 }
 
@@ -169,10 +169,10 @@ mod tests {
     fn only_a_list_that_the_user_gave_is_remarked_on() {
         for default in ["auto", &Settings::default().tiers] {
             assert_eq!(tiers(default, false), Tiers::Default(None), "{default}");
-            let Tiers::Default(Some(remark)) = tiers(default, true) else {
+            let Tiers::Default(Some(warning)) = tiers(default, true) else {
                 panic!("nothing is said of {default}");
             };
-            assert!(remark.contains("dram,lz4"), "{remark}");
+            assert!(warning.contains("dram,lz4"), "{warning}");
         }
         for is_given in [false, true] {
             assert_eq!(tiers("dram,zstd:1", is_given), Tiers::AsListed);

@@ -136,8 +136,8 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
         if settings.observe && (settings.dram != Dram::Unlimited || has_target) {
             let flag = if has_target { "--slowdown" } else { "--dram" };
             say(&format!("{flag} has no effect: --observe moves nothing"));
-        } else if let Some(remark) = budget::remark(settings.dram) {
-            say(&remark);
+        } else if let Some(warning) = budget::warning(settings.dram) {
+            say(&warning);
         }
         if settings.allocator != Allocator::Context
             && (arguments.given.zones.is_some() || arguments.given.context_depth.is_some())
@@ -243,7 +243,7 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
         Moment::Running => {
             let rest = inject.as_mut().map_or(Duration::MAX, |inject| inject.look(pid));
             let now = interim::Moment { pid, end: None, elapsed: started.elapsed(), going_on: 0 };
-            watch.look_and_tell(interim.as_mut(), &facts, now).min(rest)
+            watch.poll_and_report(interim.as_mut(), &facts, now).min(rest)
         }
         Moment::Stopping => {
             watch.rest();
@@ -267,14 +267,14 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
         Some(others) if going_on > 0 && arguments.wait => {
             child::stay(others, |others| {
                 let rest = others.look()?;
-                Some(rest.min(watch.look_and_tell(interim.as_mut(), &facts, end)))
+                Some(rest.min(watch.poll_and_report(interim.as_mut(), &facts, end)))
             });
             Rest::None
         }
         // What process 1 leaves behind ends with it.
         Some(others) if going_on > 0 && std::process::id() != 1 => {
             interim.iter_mut().for_each(Interim::finish);
-            let tell = |watch: &mut Watch| watch.look_and_tell(interim.as_mut(), &facts, end);
+            let tell = |watch: &mut Watch| watch.poll_and_report(interim.as_mut(), &facts, end);
             leave_keeper(&mut watch, others, run_dir.path(), tell)
         }
         _ => Rest::None,
@@ -549,8 +549,8 @@ impl Watch {
         all.into_iter().flatten().min().unwrap_or(now).saturating_duration_since(Instant::now())
     }
 
-    /// Looks at what is due, and writes a report if one is. Returns how long nothing else will be.
-    fn look_and_tell(
+    /// Polls what is due, and writes a report if one is. Returns how long nothing else will be.
+    fn poll_and_report(
         &mut self,
         interim: Option<&mut Interim>,
         facts: &Facts<'_>,

@@ -58,7 +58,7 @@ impl Manager {
     }
 
     /// Says which process is the main one. No answer is waited for.
-    pub fn tell_main(&self, pid: u32) {
+    pub fn notify_main(&self, pid: u32) {
         if let Some(socket) = &self.socket {
             let _ = send(socket, format!("MAINPID={pid}").as_bytes());
         }

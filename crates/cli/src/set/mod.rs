@@ -217,14 +217,14 @@ impl Requests {
             // One that is being made is told at the next look.
             if !self.told.contains(&page.name)
                 && statistics::tier_names(&page).is_some()
-                && self.tell_page(&page.path).is_ok()
+                && self.write_page(&page.path).is_ok()
             {
                 self.told.insert(page.name);
             }
         }
     }
 
-    fn tell_page(&self, page: &Path) -> io::Result<()> {
+    fn write_page(&self, page: &Path) -> io::Result<()> {
         if let Some((knob, window)) = self.model {
             statistics::write_model(page, knob, window)?;
         }
@@ -258,7 +258,7 @@ pub fn run(arguments: &SetArguments) -> Result<u8> {
     };
     if let Some(dram) = arguments.dram {
         budget::refuse_bare_number(dram)?;
-        budget::remark(dram).iter().for_each(|remark| say(remark));
+        budget::warning(dram).iter().for_each(|warning| say(warning));
     }
     let run = match find(arguments.pid)? {
         Managed::Run(run) => run,

@@ -99,7 +99,12 @@ pub struct SimArguments {
     pub stands_for: Option<u32>,
 
     /// Accesses of a program from one sample to the next, on average
-    #[arg(long, value_name = "N", default_value_t = 5003, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 5003,
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
     pub sample_period: u32,
 
     /// Milliseconds from one decision to the next
@@ -116,7 +121,12 @@ pub struct SimArguments {
     pub cache: Cache,
 
     /// Parts of a run of which figures are kept
-    #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 40,
+        value_parser = clap::value_parser!(u32).range(1..=100_000)
+    )]
     pub windows: u32,
 
     /// Threads [default: one for each CPU]

@@ -25,7 +25,8 @@ const TRACK_GAP: usize = 16 * PAGE;
 impl Evictor {
     /// Claims up to `limit` present pages among `pages` of the region, as `judge` says, and adds
     /// them to `claimed`. Registers their range if need be. Returns where it stopped.
-    #[allow(clippy::too_many_arguments)] // Reason: what it works on, what it looks for, and where to put it.
+    // Reason: what it works on, what it looks for, and where to put it.
+    #[allow(clippy::too_many_arguments)]
     pub(crate) fn claim(
         &mut self,
         mm: &Mm,

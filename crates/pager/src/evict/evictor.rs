@@ -139,10 +139,10 @@ pub(crate) struct Evictor {
     pub(super) locations: Vec<Location>,
     /// Old and new places of compacted pages of an extent, sorted.
     pub(super) compacted: Vec<(u64, u64)>,
-    /// For each tier, the compression ratio of pages for which it was the first choice. Pages that
+    /// The compression ratio, by tier, of pages for which the tier was the first choice. Pages that
     /// another tier refused do not count.
     pub encoded: Vec<Ratio>,
-    /// For each tier, the pages collected for its codec to learn from.
+    /// Pages collected for each tier's codec to learn from.
     pub(super) training: Vec<TrainingSet>,
     /// The measurements behind `--tiers auto`; `None` without that setting.
     pub auto: Option<Auto>,

@@ -15,10 +15,10 @@ use terrace_os::{self as sys, Fd};
 
 /// Nice value of a handler that runs first.
 const RAISED: i32 = -20;
-/// Reads after which a coalescing handler checks whether faults are gathered, and reads between two
-/// checks of how long it has waited.
+/// Reads after which a coalescing handler checks whether faults are gathered. Each
+/// `READS_PER_CHECK` it checks how long it has waited.
 const READS: u32 = 128;
-const READS_A_LOOK: u32 = 32;
+const READS_PER_CHECK: u32 = 32;
 /// Pages that [`READS`] must have found for the handler to go on coalescing. Where it is more, the
 /// kernel walks past dozens of waiting threads to wake one: there it is better to serve each at
 /// once. (Random faulters on one CPU, pages a second without → with coalescing: 8 threads 98,000 →
@@ -66,7 +66,7 @@ impl Coalescer {
     pub fn read(&mut self, pages: usize) {
         let Some(own_nice) = self.own_nice else { return };
         let times = self.times;
-        let look = || {
+        let poll = || {
             (
                 sys::now_ns(),
                 sys::ran_and_waited_ns(times)
@@ -74,7 +74,7 @@ impl Coalescer {
                     .map(|(_, waited_ns)| waited_ns),
             )
         };
-        let became = match self.policy.read(pages as u32, look) {
+        let became = match self.policy.read(pages as u32, poll) {
             // A thread that may not raise its priority again keeps it. Only lowering and raising it
             // shows that: setting it unchanged is never refused.
             Some(true) => {
@@ -97,19 +97,19 @@ impl CoalescePolicy {
         CoalescePolicy { coalescing: false, reads: 0, pages: 0, waited_ns: None, rest_until_ns: 0 }
     }
 
-    /// Counts a read that found `pages` pages. `look` gives the time and, if that is known, the
+    /// Counts a read that found `pages` pages. `poll` gives the time and, if that is known, the
     /// time waited. Returns whether the thread is to coalesce from now on, if that changes.
-    fn read(&mut self, pages: u32, look: impl FnOnce() -> (u64, Option<u64>)) -> Option<bool> {
+    fn read(&mut self, pages: u32, poll: impl FnOnce() -> (u64, Option<u64>)) -> Option<bool> {
         self.reads += 1;
         self.pages += pages;
-        if !self.reads.is_multiple_of(READS_A_LOOK) {
+        if !self.reads.is_multiple_of(READS_PER_CHECK) {
             return None;
         }
         let (before, is_whole) = (self.coalescing, self.reads == READS);
         if !self.coalescing && !is_whole {
             return None;
         }
-        let (now_ns, waited_ns) = look();
+        let (now_ns, waited_ns) = poll();
         if !self.coalescing {
             let are_streams = self.pages < READS / 2;
             self.coalescing = waited_ns.is_some() && now_ns >= self.rest_until_ns && !are_streams;

@@ -119,7 +119,7 @@ pub(crate) struct Follower {
     /// Reads in a row with one fault of that thread, since its CPU was looked up.
     steady: u32,
     /// Look-ups since the window began, and moves in it.
-    looks: u32,
+    lookups: u32,
     moves: u32,
     rest: u32,
 }
@@ -133,7 +133,7 @@ impl Follower {
             tid: 0,
             pointer: 0,
             steady: 0,
-            looks: 0,
+            lookups: 0,
             moves: 0,
             rest: 0,
         }
@@ -171,7 +171,7 @@ impl Follower {
             (self.pointer, self.rest) = (0, REST);
             return;
         };
-        self.looks += 1;
+        self.lookups += 1;
         if self.at != Some(cpu) {
             self.moves += 1;
             self.go(Some(cpu), own);
@@ -180,8 +180,8 @@ impl Follower {
             self.rest = REST;
             self.go(None, own);
         }
-        if self.looks >= WINDOW || self.rest > 0 {
-            (self.looks, self.moves) = (0, 0);
+        if self.lookups >= WINDOW || self.rest > 0 {
+            (self.lookups, self.moves) = (0, 0);
         }
     }
 
@@ -213,12 +213,6 @@ mod tests {
         threads
     }
 
-    /// The scheduler's own answer.
-    fn cpu() -> u32 {
-        // SAFETY: no arguments.
-        unsafe { libc::sched_getcpu() as u32 }
-    }
-
     #[test]
     fn follows_one_thread_and_rests_where_there_are_two() {
         let threads = of_this_thread();
@@ -236,7 +230,8 @@ mod tests {
         // The thread follows itself, and so stays.
         assert_eq!(follower.at, None);
         follower.served(&threads, 1, tid);
-        assert_eq!((follower.at, sys::own_cpus()), (Some(cpu()), Some(CpuMask::of(cpu()))));
+        let cpu = sys::current_cpu();
+        assert_eq!((follower.at, sys::own_cpus()), (Some(cpu), Some(CpuMask::of(cpu))));
         follower.served(&threads, 1, tid + 1);
         assert_eq!((follower.at, sys::own_cpus()), (None, Some(all)));
     }

@@ -118,7 +118,7 @@ impl Mm {
             while let Some(address) = next {
                 let Some(entry) = self.table.get(address).filter(|_| goes_on(self)) else { return };
                 let pages = self.evicted_run_len(&entry, address, end);
-                let back = self.restore_ahead(&entry, address, pages, Cause::Asked, |mm, shard| {
+                let back = self.readahead_run(&entry, address, pages, Cause::Asked, |mm, shard| {
                     Some(mm.uffd_of_shard(shard))
                 });
                 next = self.first_evicted(address + back.max(1) * PAGE, end);
@@ -128,7 +128,7 @@ impl Mm {
 
     /// Restores up to `pages` pages from `address` on; `uffd` gives the userfaultfd of a shard.
     /// Returns how many were restored.
-    pub(crate) fn restore_ahead(
+    pub(crate) fn readahead_run(
         &self,
         entry: &Entry,
         address: usize,

@@ -32,7 +32,7 @@ pub(crate) struct ReadAhead {
     wanting: Vec<usize>,
     pub step: Step,
     /// Whether waiting threads can be detected (Linux 6.10).
-    looks: bool,
+    detects_waiters: bool,
 }
 
 /// The buffers for a step.
@@ -57,7 +57,7 @@ impl ReadAhead {
             streams: Streams::new(),
             wanting: Vec::with_capacity(MESSAGES),
             step,
-            looks: true,
+            detects_waiters: true,
         }
     }
 }
@@ -92,16 +92,16 @@ impl Mm {
         tools: &mut Tools,
         ahead: &mut ReadAhead,
     ) -> usize {
-        let ReadAhead { streams, wanting, step, looks } = ahead;
+        let ReadAhead { streams, wanting, step, detects_waiters } = ahead;
         wanting.retain(|index| self.advance(uffd, *index, tools, streams, step));
-        while let Some(index) = wanting.last().filter(|_| *looks) {
+        while let Some(index) = wanting.last().filter(|_| *detects_waiters) {
             match sys::uffd_read_now(uffd, messages) {
                 Ok(count) => {
                     wanting.clear();
                     return count;
                 }
                 Err(Errno::EAGAIN) => {}
-                Err(_) => *looks = false,
+                Err(_) => *detects_waiters = false,
             }
             if !self.advance(uffd, *index, tools, streams, step) {
                 wanting.pop();

@@ -31,7 +31,7 @@ pub(crate) enum Outcome {
 /// How filling a page ended.
 #[derive(PartialEq, Eq)]
 pub(crate) enum Fill {
-    /// In place: by us, or (present before) by a thread that had the right to.
+    /// The page is in place: by us, or (present before) by a thread that had the right to.
     Present,
     /// The mapping is no longer there.
     Gone,

@@ -55,7 +55,7 @@ struct RegionState {
     present: u16,
     far: u16,
     /// `present` at the last query; another number now is a reason for a new query.
-    looked_up_at: u16,
+    present_at_query: u16,
     /// Node that the pages left, plus one; 0 if unknown.
     origin_node: u16,
     /// Number of the last scan that found the region; 0 if none.
@@ -92,7 +92,7 @@ pub(crate) struct Far {
     /// The region queried last in turn, and when a round ended.
     scan_cursor: usize,
     scan_cursor_ns: u64,
-    /// In a fork's child: far pages that its parent knew of, and that have not been queried yet.
+    /// Far pages that a forked child's parent knew of, and that have not been queried yet.
     inherited: u64,
     moves: Vec<Move>,
     near: ColdestFirst,
@@ -102,7 +102,7 @@ pub(crate) struct Far {
     /// The fraction of a sample, below 1, that is carried over until it makes a whole one.
     carry: f32,
     decided_ns: u64,
-    looked_ns: u64,
+    polled_ns: u64,
     /// Scratch: pages, where they are, and where to.
     pages: Vec<usize>,
     status: Vec<i32>,
@@ -140,13 +140,13 @@ impl Far {
             rest_until_ns: 0,
             carry: 0.0,
             decided_ns: 0,
-            looked_ns: sys::now_ns(),
+            polled_ns: sys::now_ns(),
             pages: Vec::with_capacity(REGION_PAGES),
             status: Vec::with_capacity(REGION_PAGES),
             migrating: Vec::with_capacity(REGION_PAGES),
             targets: Vec::with_capacity(REGION_PAGES),
         };
-        far.look_at_node(pager);
+        far.poll_node(pager);
         Some(far)
     }
 
@@ -161,7 +161,7 @@ impl Far {
             let before = std::mem::replace(&mut self.regions[number].seen, self.scans);
             let state = &mut self.regions[number];
             state.present = view.resident_pages as u16;
-            if (before == 0 || state.present != state.looked_up_at)
+            if (before == 0 || state.present != state.present_at_query)
                 && !std::mem::replace(&mut state.stale, true)
             {
                 self.stale.push_back(view.region);
@@ -268,7 +268,7 @@ impl Far {
             state.seen = self.scans.max(1);
             state.present = present;
         }
-        state.looked_up_at = state.present;
+        state.present_at_query = state.present;
         state.present = state.present.max(present);
         // What the parent knew of is found here: it has been counted.
         let known = self.inherited.min(u64::from(far.saturating_sub(state.far)));
@@ -387,15 +387,15 @@ impl Far {
         }
     }
 
-    /// Sees how much room there is in the node.
-    fn look_at_node(&mut self, pager: &Pager) {
-        if let Err(problem) = self.node.look() {
+    /// Reads how much room there is in the node.
+    fn poll_node(&mut self, pager: &Pager) {
+        if let Err(problem) = self.node.poll() {
             pager.warn_once(
                 &pager.warned.node,
                 &format!("{problem}. Until then pages stay in DRAM or go to other tiers"),
             );
         } else if self.slowness != self.node.slowness() {
-            // That is known from the first look on, of a node that is there from the beginning.
+            // That is known from the first poll on, of a node that is there from the beginning.
             self.slowness = self.node.slowness();
             if let Some(placement) = live::placement(pager.settings.policy.name(), self.slowness) {
                 self.placement = placement;
@@ -518,9 +518,9 @@ impl Far {
 
     /// Makes the moves that the policy wants; `room_bytes` are for pages in DRAM in all.
     pub fn decide(&mut self, pager: &Pager, room_bytes: u64, now_ns: u64) {
-        if now_ns - self.looked_ns > POLL_INTERVAL_NS {
-            self.looked_ns = now_ns;
-            self.look_at_node(pager);
+        if now_ns - self.polled_ns > POLL_INTERVAL_NS {
+            self.polled_ns = now_ns;
+            self.poll_node(pager);
         }
         if now_ns - self.decided_ns < DECIDE_EVERY_NS || !self.is_usable() {
             return;

@@ -22,15 +22,15 @@ use terrace_os::{self as sys, PAGE};
 use terrace_policy::eviction::regions::KEPT_PRESSURE;
 use terrace_policy::eviction::victims::{Choice, Pressure, RegionView, VictimPolicy};
 
-/// How often hot regions are looked for, ns.
+/// How often hot regions are searched for, ns.
 const POLL_INTERVAL_NS: u64 = 1_000_000_000;
 /// Scans in a row in which a region must be hot and whole to be stable.
-const STEADY_LOOKS: i16 = 3;
-/// Longest time of a scan, ns: 5 % of a CPU.
+const STEADY_SCANS: i16 = 3;
+/// Longest time in which regions are made huge at a time, ns: 5 % of a CPU.
 const POLL_NS: u64 = 50_000_000;
 /// Scans for which a region that the kernel did not collapse is not tried again.
-const REFUSED_LOOKS: i16 = 60;
-/// A region is hot if it has at least this part of the average's samples: a colder one may have to
+const REFUSED_SCANS: i16 = 60;
+/// A region is hot if it has at least this part of the average's samples. A colder one may have to
 /// be evicted. (For regions that no sample met, the model gives less than this.)
 const HOT: f32 = 0.8;
 /// A huge page must pay back within this time, s. `TRANSLATIONS` is the part of the time a program
@@ -47,11 +47,11 @@ const COOLED: f32 = 0.25;
 
 /// Makes regions huge. Owned by the mover.
 pub(crate) struct Huge {
-    /// For each region, in how many scans in a row it was hot and fully resident. A negative count
+    /// Number of scans in a row in which each region was hot and fully resident. A negative count
     /// says for how many scans it is not tried.
     steady: Vec<i16>,
-    looked_ns: u64,
-    /// Recent cost of making one.
+    polled_ns: u64,
+    /// Recent cost of making a region huge, ns.
     cost_ns: f64,
     /// Scratch: which regions have something resident.
     seen: Vec<bool>,
@@ -59,8 +59,9 @@ pub(crate) struct Huge {
 }
 
 impl Huge {
-    /// `None` where none are wanted, no samples show what is hot, or no tier takes single pages.
-    /// (In the last case managed memory is not kept from huge pages either.)
+    /// Makes the state. `None` where no huge pages are wanted, no samples show what is hot, or no
+    /// tier takes single pages. (In the last case managed memory is not kept from huge pages
+    /// either.)
     pub fn new(pager: &Pager) -> Option<Huge> {
         let wanted = pager.settings.huge_pages == HugePages::Hot
             && pager.settings.evict == Eviction::Move
@@ -68,7 +69,7 @@ impl Huge {
         (wanted && pager.settings.policy.uses_samples() && pager.keeps_from_huge_pages()).then(
             || Huge {
                 steady: Vec::new(),
-                looked_ns: 0,
+                polled_ns: 0,
                 cost_ns: COST_NS,
                 seen: Vec::new(),
                 order: Vec::new(),
@@ -76,9 +77,9 @@ impl Huge {
         )
     }
 
-    /// Looks for hot regions at intervals, and makes some of them huge while there is room. `views`
-    /// are those of the scan at `scanned_ns`.
-    pub fn look(
+    /// Searches for hot regions at intervals, and makes some of them huge while there is room.
+    /// `views` are those of the scan at `scanned_ns`.
+    pub fn poll(
         &mut self,
         pager: &Pager,
         policy: &mut dyn VictimPolicy,
@@ -86,10 +87,10 @@ impl Huge {
         scanned_ns: u64,
     ) {
         let now_ns = sys::now_ns();
-        if now_ns - self.looked_ns < POLL_INTERVAL_NS || scanned_ns < self.looked_ns {
+        if now_ns - self.polled_ns < POLL_INTERVAL_NS || scanned_ns < self.polled_ns {
             return;
         }
-        self.looked_ns = now_ns;
+        self.polled_ns = now_ns;
         // So that the policy reads its samples even where no victims are needed.
         policy.rank(now_ns / 1_000_000, 0, views, &mut self.order);
         self.steady.resize(pager.table.len() as usize, 0);
@@ -102,24 +103,24 @@ impl Huge {
             let steady = &mut self.steady[view.region as usize];
             let whole = view.resident_pages as usize == REGION_PAGES && !entry.is_huge();
             *steady = match *steady {
-                looks if looks < 0 => looks + 1,
-                looks
+                scans if scans < 0 => scans + 1,
+                scans
                     if whole && policy.heat(view.region).is_some_and(|heat| heat >= least_heat) =>
                 {
-                    (looks + 1).min(STEADY_LOOKS)
+                    (scans + 1).min(STEADY_SCANS)
                 }
                 _ => 0,
             };
             let room =
                 pager.physical_bytes() + REGION as u64 <= pager.account.budget_bytes.load(Relaxed);
             let begun_ns = sys::now_ns();
-            if *steady == STEADY_LOOKS
+            if *steady == STEADY_SCANS
                 && room
                 && begun_ns - now_ns < POLL_NS
                 && !pager.pause_asked()
             {
                 let begun_cpu_ns = sys::thread_cpu_ns();
-                *steady = -REFUSED_LOOKS;
+                *steady = -REFUSED_SCANS;
                 if pager.make_huge(&entry) {
                     *steady = 0;
                     self.cost_ns +=

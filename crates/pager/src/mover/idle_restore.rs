@@ -57,7 +57,7 @@ impl IdleRestore {
     /// Restores some pages if all has been calm and memory stays below `until` bytes, of a budget
     /// of `budget` bytes. Where not all evicted pages have room, an eighth of the budget is kept
     /// free. A mover that is near the budget has to scan memory more often.
-    pub fn look(&mut self, pager: &Pager, until: u64, budget: u64, now_ns: u64) {
+    pub fn tick(&mut self, pager: &Pager, until: u64, budget: u64, now_ns: u64) {
         let demoted = pager.account.demoted_pages.load(Relaxed);
         if demoted != self.demoted {
             if std::mem::take(&mut self.restored) {
@@ -126,7 +126,7 @@ pub(crate) fn restore_region(
         let Some((page, pages)) = next_run(pager, entry, from, cause) else { break };
         let address = entry.region.address() + page * PAGE;
         let pages = pages.min(most - restored);
-        let back = pager.restore_ahead(entry, address, pages, cause, |pager, shard| {
+        let back = pager.readahead_run(entry, address, pages, cause, |pager, shard| {
             Some(pager.uffd_of_shard(shard))
         });
         if back == 0 {

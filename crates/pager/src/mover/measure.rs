@@ -61,7 +61,7 @@ pub(crate) struct Measure {
     /// last second. Re-touching up to [`CHURN_BYTES`] freed recently is not growth.
     pub growth: f64,
     lately_touched: RecentMax,
-    /// From when on `growth` is measured, and the bytes touched then.
+    /// The time from which on `growth` is measured, and the bytes touched then.
     grown_from: (u64, u64),
     /// Rate of swap-ins by the kernel in that time, bytes/s.
     pub swap_in_rate: f64,

@@ -1,4 +1,5 @@
-//! The mover: one thread that keeps memory below the budget by its low watermark, and measures.
+//! The mover is one thread. It keeps memory below the budget by its low watermark, and measures
+//! what the program touches.
 //!
 //! Eviction starts when less than half of the watermark is free (kswapd's low watermark), and stops
 //! when all of it is (its high watermark).
@@ -81,7 +82,7 @@ pub(crate) fn run(pager: &'static Pager) {
         }
         pager.forget_unmapped();
         mover.page_out();
-        mover.fetch_ahead();
+        mover.serve_prefetches();
         let sleep = mover.tick();
         if sys::now_ns() - now_ns > forget_after_ns {
             forget_after_ns = forget_after_ns.saturating_mul(8);
@@ -114,7 +115,7 @@ impl Mover {
     }
 
     /// Serves [`Pager::prefetch`] while no eviction would follow from it.
-    fn fetch_ahead(&mut self) {
+    fn serve_prefetches(&mut self) {
         let pager = self.pager;
         pager.drain_prefetches(|pager| {
             let budget = pager.account.budget_bytes.load(Relaxed);
@@ -153,13 +154,13 @@ impl Mover {
         }
         if pager.settings.sites && self.report_samples.is_due(now_ns) {
             self.report_samples(now_ns);
-            (pager.host.look_at_sites)(now_ns);
+            (pager.host.scan_sites)(now_ns);
         }
         if pager.mode() != Mode::Active {
             return self.idle_tick(u64::MAX);
         }
         self.tidy_files(now_ns);
-        self.look_at_swap(now_ns);
+        self.poll_swap(now_ns);
         if pager.is_frozen() {
             self.evictor.cancel_probes(pager);
             return IDLE_TICK;
@@ -212,7 +213,7 @@ impl Mover {
             far.decide(pager, room, now_ns);
         }
         if let Some(huge) = &mut self.huge {
-            huge.look(pager, &mut *self.policy, &self.measure.views, self.measure.scanned_ns);
+            huge.poll(pager, &mut *self.policy, &self.measure.views, self.measure.scanned_ns);
         }
         let empties = self.empty_disabled(budget, watermark, now_ns);
         let moves_on = self.place(budget, watermark, now_ns) || empties;
@@ -236,7 +237,7 @@ impl Mover {
         let grows = self.growth * REACTION_S > WATERMARK_MIN as f64;
         if self.far.is_none() && self.placer.is_none() && !stressed && !grows && !pager.is_forked()
         {
-            self.idle_restore.look(pager, budget.saturating_sub(watermark * 3 / 2), budget, now_ns);
+            self.idle_restore.tick(pager, budget.saturating_sub(watermark * 3 / 2), budget, now_ns);
         }
         if moves_on {
             PLACE_TICK

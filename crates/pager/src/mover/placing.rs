@@ -55,7 +55,7 @@ impl Places {
 /// Plans placement. Owned by the mover.
 pub(crate) struct Placer {
     model: Box<dyn Model>,
-    /// From 0, which saves the most memory, to 1, which saves the most time.
+    /// The knob of the model, from 0, which saves the most memory, to 1, which saves the most time.
     knob: f64,
     heat: Heat,
     /// Faults of this window, by region.
@@ -142,7 +142,7 @@ impl Placer {
         let Evictor { compression_sample, tools, .. } = evictor;
         let Some(compression_sample) = compression_sample else { return };
         compression_sample.measure(&pager.tiers, &mut tools.scratch);
-        self.look(pager, views);
+        self.locate_pages(pager, views);
         self.inform_model(compression_sample, pager.tiers.len());
         let tiers = tiers(pager, compression_sample);
         let left = self.queue.pages();
@@ -200,8 +200,8 @@ impl Placer {
         }
     }
 
-    /// Where all pages are.
-    fn look(&mut self, pager: &Pager, views: &[RegionView]) {
+    /// Finds where all pages are.
+    fn locate_pages(&mut self, pager: &Pager, views: &[RegionView]) {
         let regions = pager.table.len() as usize;
         self.places.clear();
         self.places.resize(regions, Places::default());

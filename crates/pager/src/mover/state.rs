@@ -24,9 +24,9 @@ pub(super) const SLICE_NS: u64 = 10_000_000;
 /// Sleep between ticks while there is plenty of room.
 pub(super) const IDLE_TICK: Duration = Duration::from_millis(50);
 /// Longest sleep while nothing new is found.
-const QUIET_TICK: Duration = Duration::from_millis(250);
+const IDLE_TICK_MAX: Duration = Duration::from_millis(250);
 /// How often refaults are reported to the policy, ns.
-const TELL_EVERY_NS: u64 = 200_000_000;
+const REFAULTS_EVERY_NS: u64 = 200_000_000;
 /// How often samples are reported to the policy, ns.
 const SAMPLES_EVERY_NS: u64 = 100_000_000;
 const SAMPLES_WITH_ROOM: f32 = 0.1;
@@ -47,11 +47,11 @@ const POOLS_EVERY_NS: u64 = 5_000_000;
 const FOLLOW_TIERS_EVERY_NS: u64 = 100_000_000;
 /// How long a fork's child leaves pages in disabled tiers, ns.
 const FORKED_RESTS_NS: u64 = 10_000_000_000;
-/// Pages taken at a time (twice as many of a region, if that much room is needed), and while a
-/// thread waits for room: 0.2 ms with lz4.
+/// Pages that are taken at a time: twice as many of a region, if that much room is needed. While a
+/// thread waits for room it is `AT_ONCE_WAITED_FOR`: 0.2 ms with lz4.
 pub(super) const AT_ONCE: usize = 32;
 pub(super) const AT_ONCE_WAITED_FOR: usize = 24;
-/// Rest after walks that found next to nothing, ns; doubles each time.
+/// Shortest and longest rest after a walk that found next to nothing, ns. It doubles each time.
 pub(super) const REST_MIN_NS: u64 = 20_000_000;
 pub(super) const REST_MAX_NS: u64 = 1_000_000_000;
 
@@ -73,13 +73,13 @@ pub(super) struct Mover {
     pub eased_ns: u64,
     pub order: Vec<Choice>,
     pub cursor: usize,
-    /// The page of the region at the cursor to go on with.
+    /// The page to go on with, in the region at the cursor.
     pub from: usize,
     pub ranked_ns: u64,
     /// Recent peak rate of first touches, bytes per second: see `low_watermark`.
     pub growth: f64,
     pub grew_ns: u64,
-    pub looked_ns: u64,
+    pub decayed_ns: u64,
     pub backoff: Backoff,
     /// How often a tier has been chosen, wrapping around.
     pub choices: u32,
@@ -102,7 +102,7 @@ pub(super) struct Mover {
     pub tidy_files: Every,
     pub try_files_again: Every,
     pub give_back: Every,
-    pub look_at_swap: Every,
+    pub poll_swap: Every,
     pub try_swap_again: Every,
     pub idle_restore: IdleRestore,
     /// Present with `--placement`.
@@ -137,15 +137,15 @@ impl Mover {
             ranked_ns: 0,
             growth: 0.0,
             grew_ns: now_ns,
-            looked_ns: now_ns,
-            backoff: Backoff::new(IDLE_TICK, QUIET_TICK),
+            decayed_ns: now_ns,
+            backoff: Backoff::new(IDLE_TICK, IDLE_TICK_MAX),
             choices: 0,
             leaving: Vec::with_capacity(AT_ONCE),
             paced_ns: now_ns,
             paced_pages: 0,
             walk_moved_bytes: 0,
             walk_changed: false,
-            report_refaults: Every::new(TELL_EVERY_NS, now_ns),
+            report_refaults: Every::new(REFAULTS_EVERY_NS, now_ns),
             rest_until_ns: 0,
             rest_ns: REST_MIN_NS,
             random: now_ns | 1,
@@ -154,7 +154,7 @@ impl Mover {
             tidy_files: Every::new(TIDY_EVERY_NS, now_ns),
             try_files_again: Every::new(TRY_AGAIN_EVERY_NS, now_ns),
             give_back: Every::new(GIVE_BACK_EVERY_NS, now_ns),
-            look_at_swap: Every::new(SWAP_POLL_INTERVAL_NS, 0),
+            poll_swap: Every::new(SWAP_POLL_INTERVAL_NS, 0),
             try_swap_again: Every::new(TRY_AGAIN_EVERY_NS, 0),
             idle_restore: IdleRestore::new(now_ns),
             placer: Placer::new(pager, now_ns),

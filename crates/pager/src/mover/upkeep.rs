@@ -128,16 +128,16 @@ impl Mover {
         }
     }
 
-    pub(super) fn look_at_swap(&mut self, now_ns: u64) {
+    pub(super) fn poll_swap(&mut self, now_ns: u64) {
         let Some((tier, swap)) = self.pager.swap() else { return };
-        if !self.look_at_swap.take_due(now_ns) {
+        if !self.poll_swap.take_due(now_ns) {
             return;
         }
         // Each second, as for files that refused.
         if self.try_swap_again.take_due(now_ns) {
             swap.try_again();
         }
-        swap.look(tier.stats.pages());
+        swap.poll(tier.stats.pages());
         if let Some(auto) = &mut self.evictor.auto {
             auto.measure(self.pager, &mut self.evictor.tools.scratch, now_ns);
         }

@@ -275,9 +275,9 @@ impl Mover {
             // Otherwise it would never be lowered while memory is always at the budget.
             self.ease(now_ns);
         }
-        let looked_ns = self.measure.scanned_ns;
+        let scanned_ns = self.measure.scanned_ns;
         let ranked_ns = std::mem::replace(&mut self.ranked_ns, 0);
-        if !found && looked_ns + FRESH_NS < ranked_ns {
+        if !found && scanned_ns + FRESH_NS < ranked_ns {
             // Memory allocated since the last scan is not in the order.
             self.scan();
             return true;

@@ -24,8 +24,8 @@ impl Mover {
     /// room). It is as much as was touched in [`REACTION_S`] at the fastest recent rate. They also
     /// serve for swap-ins by the kernel, which do not wait either.
     pub(super) fn low_watermark(&mut self, budget: u64, now_ns: u64) -> u64 {
-        let seconds = (now_ns - self.looked_ns) as f64 / 1e9;
-        self.looked_ns = now_ns;
+        let seconds = (now_ns - self.decayed_ns) as f64 / 1e9;
+        self.decayed_ns = now_ns;
         if self.measure.growth * REACTION_S > WATERMARK_MIN as f64 {
             self.grew_ns = now_ns;
         }

@@ -20,7 +20,7 @@ pub(crate) struct Descriptors {
     pub tracks_writes: AtomicBool,
     /// `vm.max_map_count`.
     pub mappings_max: AtomicUsize,
-    /// The page whose fault tells a handler to end (see `Pager::dismiss_handlers`); 0 until then.
+    /// The page whose fault tells a handler to end (see `Pager::stop_handlers`); 0 until then.
     pub shutdown_page: AtomicUsize,
 }
 

@@ -47,9 +47,9 @@ pub struct Host {
     /// Reports a sampled access to `address` and its weight. Called by the mover, so it must not
     /// wait for what a fork holds.
     pub sampled: fn(address: usize, weight: f32),
-    /// Looks at allocation sites at `now_ns` (CLOCK_MONOTONIC). Called by the mover, a few times a
+    /// Scans allocation sites at `now_ns` (CLOCK_MONOTONIC). Called by the mover, a few times a
     /// second where sites are watched ([`Settings::sites`]). Must not wait for what a fork holds.
-    pub look_at_sites: fn(now_ns: u64),
+    pub scan_sites: fn(now_ns: u64),
 }
 
 /// How much of the pager runs.

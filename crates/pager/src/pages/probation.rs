@@ -17,7 +17,7 @@ pub(crate) struct Probation {
 /// A queue is short while it holds at most this many times the pages that are to stay, and [`SOME`]
 /// more. The multiple is at most a quarter of the evicted pages.
 const SHORT: usize = 5;
-/// Pages that some looks of the mover take off probation.
+/// Pages that some ticks of the mover take off probation.
 const SOME: usize = 128;
 
 impl Probation {

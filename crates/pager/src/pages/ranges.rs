@@ -191,14 +191,19 @@ mod tests {
     proptest! {
         /// Against the plainest model: an attribute for each address.
         #[test]
-        fn behaves_like_an_array(ops in prop::collection::vec((0u8..3, 0usize..64, 0usize..64, any::<bool>()), 1..60)) {
+        fn behaves_like_an_array(
+            ops in prop::collection::vec((0u8..3, 0usize..64, 0usize..64, any::<bool>()), 1..60)
+        ) {
             let mut ranges = Ranges::default();
             let mut model = [None; 64];
             for (op, a, b, flag) in ops {
                 let (start, end) = (a.min(b), a.max(b));
                 let attributes = Attributes { evictable: flag, ..Attributes::default() };
                 match op {
-                    0 => { ranges.insert(start, end, attributes); model[start..end].fill(Some(attributes)); }
+                    0 => {
+                        ranges.insert(start, end, attributes);
+                        model[start..end].fill(Some(attributes));
+                    }
                     1 => { ranges.remove(start, end); model[start..end].fill(None); }
                     _ => {
                         ranges.update(start, end, |a| a.registered = flag);
@@ -212,7 +217,11 @@ mod tests {
                 }
                 prop_assert_eq!(seen, model);
                 for pair in all.windows(2) {
-                    prop_assert!(pair[0].end < pair[1].start || pair[0].attributes != pair[1].attributes, "not merged: {:?}", pair);
+                    prop_assert!(
+                        pair[0].end < pair[1].start || pair[0].attributes != pair[1].attributes,
+                        "not merged: {:?}",
+                        pair,
+                    );
                 }
             }
         }

@@ -59,10 +59,10 @@ pub struct Region {
     pub lock: Lock<()>,
     /// The compressed pages. Held for the time of a copy or a decompression.
     pub store: Lock<RegionStore>,
-    /// Pages that the program is known to have wanted back since the mover last looked. It faulted
+    /// Pages that the program is known to have wanted back since the mover last asked. It faulted
     /// on them, or they were restored ahead of a fault and used.
     pub restores: AtomicU32,
-    /// Pages that came back since the mover last looked, for the list of moves.
+    /// Pages that came back since the mover last asked, for the list of moves.
     pub refaults: AtomicU32,
     /// Pages in state Evicted.
     pub evicted: AtomicU32,

@@ -59,7 +59,7 @@ use terrace_tiers::Location;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum State {
-    /// In the page table, in the kernel's swap or never touched: only the kernel knows.
+    /// The page is in the page table, in the kernel's swap or never touched: only the kernel knows.
     Resident = 0,
     /// Claimed by the mover; a UFFDIO_MOVE out of the page table is under way.
     Moving = 1,
@@ -99,9 +99,9 @@ const PROBATION: u64 = 1;
 const WRITE_TRACKED: u64 = 2;
 const LEVEL_SHIFT: u32 = 2;
 const PAYLOAD_MAX: u64 = (1 << 37) - 1;
-/// In a Resident page's payload: Terrace paged it out into the kernel's swap.
+/// The bit of a Resident page's payload that says that Terrace paged it out into the kernel's swap.
 const SWAPPED: u64 = 1 << 36;
-/// In a Resident page's payload: the program gave it up.
+/// The bit of a Resident page's payload that says that the program gave it up.
 const GIVEN_UP: u64 = 1 << 35;
 const CHECK_SHIFT: u32 = 60;
 /// Milliseconds of one tick, as a shift.

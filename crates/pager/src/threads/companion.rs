@@ -33,13 +33,13 @@ use std::time::Duration;
 use terrace_os::{self as sys, Errno, Message};
 use terrace_tiers::Tier;
 
-/// How often the watcher looks whether the program has ended, where nothing wakes it.
+/// How often the watcher checks whether the program has ended, where nothing wakes it.
 const WATCH_EVERY: Duration = Duration::from_secs(1);
-/// How often the watcher looks whether the program has ended, while the main thread has exited or
+/// How often the watcher checks whether the program has ended, while the main thread has exited or
 /// other processes share the memory.
 const WATCH_CLOSELY: Duration = Duration::from_millis(15);
 
-/// How many looks in a row must find another program where this one was before that is believed.
+/// How many checks in a row must find another program where this one was before that is believed.
 const EXEC_CONFIRMATIONS: u32 = 3;
 
 /// The function of a thread of the companion, given its slot. It never returns.

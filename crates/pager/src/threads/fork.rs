@@ -1,4 +1,4 @@
-//! fork: the child sees exactly the parent's data.
+//! Forks: a forked child sees exactly the parent's data.
 //!
 //! A forked child inherits page table, page states and pools (private memory, copied on write) of
 //! one instant. It inherits no thread and no userfaultfd: an evicted page would read as zeros. So:

@@ -30,7 +30,7 @@ use terrace_os::{self as sys, PAGE};
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Most threads that are interrupted: each has a timer, which counts against RLIMIT_SIGPENDING.
 const THREADS_MAX: usize = 256;
-/// How often the signal masks of threads are looked at, ns.
+/// How often the signal masks of threads are read, ns.
 const MASKS_EVERY_NS: u64 = 1_000_000_000;
 
 /// The ring that handlers write into; null while they are not to.

@@ -35,8 +35,8 @@ pub struct Config {
     /// Cost of a move, in the time that a sample stands for in the fast tier.
     pub move_samples: f64,
     /// Standard deviations by which two units must differ. It is the hottest of many and the
-    /// coldest of many that are compared, which differ by chance alone; but what is known of a
-    /// unit is drawn towards the average already.
+    /// coldest of many that are compared, which differ by chance alone. But what is known of a unit
+    /// is drawn towards the average already.
     pub sigmas: f64,
     /// How many times as long an access takes in the slow tier, at least 1.
     pub slowness: f64,
@@ -233,8 +233,8 @@ impl Gated {
             return false;
         }
         let size = self.size(exchange.up[0].1);
-        // A huge page need not go for a small one, if a small one can; and small ones may pay where
-        // a huge one does not.
+        // A huge page need not go for a small one, if a small one can. Small ones may pay where a
+        // huge one does not.
         let too_large = exchange.down.iter().any(|(_, unit)| self.size(*unit) > size);
         let (up, down) = if too_large { (0, size) } else { (1, u32::MAX) };
         self.slow.extend(exchange.up.drain(up..).rev());
@@ -532,7 +532,11 @@ mod tests {
     proptest! {
         /// Whatever happens, moves are possible ones and fit, whatever the units' sizes.
         #[test]
-        fn moves_keep_to_the_room(steps in prop::collection::vec((0u32..24, 0u32..24, 0u32..20, 0u32..8), 1..300), capacity in 0u32..20, largest in 1u32..5) {
+        fn moves_keep_to_the_room(
+            steps in prop::collection::vec((0u32..24, 0u32..24, 0u32..20, 0u32..8), 1..300),
+            capacity in 0u32..20,
+            largest in 1u32..5,
+        ) {
             let mut policy = Gated::new(3.0);
             let mut places = [None; 24];
             let mut moves = Vec::new();
@@ -549,13 +553,23 @@ mod tests {
                         policy.gone(a);
                     }
                     2 => {
-                        let used = (0..24).filter(|unit| places[*unit as usize] == Some(Place::Fast)).map(size).sum();
-                        policy.decide(Room { capacity, used, moves_max: moves_max * largest }, &mut moves);
-                        prop_assert!(moves.iter().map(|step| size(step.unit)).sum::<u32>() <= moves_max * largest);
+                        let used = (0..24)
+                            .filter(|unit| places[*unit as usize] == Some(Place::Fast))
+                            .map(size)
+                            .sum();
+                        policy.decide(
+                            Room { capacity, used, moves_max: moves_max * largest }, &mut moves
+                        );
+                        let moved: u32 = moves.iter().map(|step| size(step.unit)).sum();
+                        prop_assert!(moved <= moves_max * largest);
                         let mut now = used;
                         for step in &moves {
-                            prop_assert!(places[step.unit as usize].is_some_and(|place| place != step.to), "{step:?}");
-                            now = if step.to == Place::Fast { now + size(step.unit) } else { now - size(step.unit) };
+                            prop_assert!(
+                                places[step.unit as usize].is_some_and(|place| place != step.to),
+                                "{step:?}",
+                            );
+                            let of = size(step.unit);
+                            now = if step.to == Place::Fast { now + of } else { now - of };
                             prop_assert!(now <= capacity.max(used), "{moves:?}");
                             places[step.unit as usize] = Some(step.to);
                             policy.moved(step.unit, step.to);

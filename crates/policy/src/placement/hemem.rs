@@ -15,11 +15,11 @@
 //! that missed ticks of the clock have not been taken off yet: [`Config::late_shift`].
 //!
 //! It has pages of one size. Where units differ, counts are of samples of a page whatever its size,
-//! as there; a page comes into as much free room as it needs, or into the places of as many cold
+//! as there. A page comes into as much free room as it needs, or into the places of as many cold
 //! pages.
 //!
-//! Choices: it decides when it is asked to, not every 10 ms; pages change lists at once, not
-//! through rings between two threads; reads from either tier are one count; cooling goes on while
+//! Choices: it decides when it is asked to, not every 10 ms. Pages change lists at once, not
+//! through rings between two threads. Reads from either tier are one count. Cooling goes on while
 //! no page moves (an early version skips it then).
 
 use crate::placement::lists::Lists;

@@ -42,10 +42,10 @@ const CAPACITY_SHARE: u32 = 20;
 /// How a counter decays within a period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decay {
-    /// By half at once, at the end of each period: the sawtooth (Jenga §5.1).
+    /// The counter is halved at once, at the end of each period: the sawtooth (Jenga §5.1).
     Sawtooth,
-    /// A little at every access, so that it is the same at the end of each period: see
-    /// [`crate::placement::jenga`].
+    /// The counter decays a little at every access, so that it is the same at the end of each
+    /// period: see [`crate::placement::jenga`].
     Smooth,
 }
 
@@ -696,7 +696,9 @@ mod tests {
             1 => (0u32..24, any::<bool>()).prop_map(|(unit, fast)| Step::Arrives(unit, fast)),
             1 => (0u32..24).prop_map(Step::Goes),
             // Some are met far more often than others.
-            30 => (0u32..24, 0u32..24, 1u32..3).prop_map(|(a, b, weight)| Step::Sampled(a.min(b), weight)),
+            30 => (0u32..24, 0u32..24, 1u32..3).prop_map(
+                |(a, b, weight)| Step::Sampled(a.min(b), weight)
+            ),
             4 => (0u32..8).prop_map(Step::Decides),
         ];
         prop::collection::vec(step, 1..400)
@@ -704,15 +706,22 @@ mod tests {
 
     proptest! {
         #[test]
-        fn bins_are_a_recount_and_moves_keep_to_the_room(steps in steps(), which in 0usize..3, capacity in 0u32..12) {
+        fn bins_are_a_recount_and_moves_keep_to_the_room(
+            steps in steps(), which in 0usize..3, capacity in 0u32..12
+        ) {
             let config = [jenga::CONFIG, memtis::CONFIG, memtis::QUICK_COOLING][which];
-            let mut hotness = Hotness::new(Config { cooling_samples: 40 * (which as u64 + 1), adapt_samples: 25, ..config });
+            let mut hotness = Hotness::new(Config {
+                cooling_samples: 40 * (which as u64 + 1), adapt_samples: 25, ..config
+            });
             let mut places = [None; 24];
             let mut moves = Vec::new();
             for step in steps {
                 match step {
                     Step::Arrives(unit, fast) => {
-                        let full = places.iter().filter(|place| **place == Some(Place::Fast)).count() >= capacity as usize;
+                        let full = places
+                            .iter()
+                            .filter(|place| **place == Some(Place::Fast))
+                            .count() >= capacity as usize;
                         let place = if fast && !full { Place::Fast } else { Place::Slow };
                         places[unit as usize] = Some(place);
                         hotness.arrived(unit, place, 1);
@@ -723,15 +732,26 @@ mod tests {
                     }
                     Step::Sampled(unit, weight) => hotness.sampled(unit, weight),
                     Step::Decides(moves_max) => {
-                        let used = places.iter().filter(|place| **place == Some(Place::Fast)).count() as u32;
+                        let used = places
+                            .iter()
+                            .filter(|place| **place == Some(Place::Fast))
+                            .count() as u32;
                         hotness.decide(Room { capacity, used, moves_max }, &mut moves);
                         prop_assert!(moves.len() <= moves_max as usize);
                         let mut used = used;
                         for step in &moves {
-                            prop_assert!(places[step.unit as usize].is_some_and(|place| place != step.to), "{step:?} of {:?}", places[step.unit as usize]);
+                            prop_assert!(
+                                places[step.unit as usize].is_some_and(|place| place != step.to),
+                                "{step:?} of {:?}",
+                                places[step.unit as usize],
+                            );
                             match step.reason {
-                                Reason::Hot { bin, hot } => prop_assert!(step.to == Place::Fast && bin >= hot),
-                                Reason::Cold { bin, warm } => prop_assert!(step.to == Place::Slow && bin < warm),
+                                Reason::Hot { bin, hot } => prop_assert!(
+                                    step.to == Place::Fast && bin >= hot
+                                ),
+                                Reason::Cold { bin, warm } => prop_assert!(
+                                    step.to == Place::Slow && bin < warm
+                                ),
                                 other => prop_assert!(false, "{other:?} is no reason here"),
                             }
                             used = if step.to == Place::Fast { used + 1 } else { used - 1 };

@@ -26,7 +26,7 @@
 //! - Demotion of more than 100 MB/s is followed by a second of sleep, in which samples are lost.
 //!
 //! Papers say otherwise. Jenga's: momentum is over 500,000 samples and frequency over 80 million
-//! (§2.2.2); the artifact has 1.1 million, and 160 (base) or 64,000 (huge) samples for each page of
+//! (§2.2.2). The artifact has 1.1 million, and 160 (base) or 64,000 (huge) samples for each page of
 //! the fast tier. HybridTier's: the threshold comes from the histogram of frequencies. It is the
 //! highest at which hot pages are more than the fast tier holds, at least 2. The artifact has that
 //! rule too, without using it: `hot=0` here.
@@ -110,7 +110,7 @@ pub struct Config {
     pub second_of_rates_ns: u64,
 }
 
-/// For base pages, as `hybridtier.cpp` of the artifact.
+/// Parameters for base pages, as in `hybridtier.cpp` of the artifact.
 pub const BASE: Config = Config {
     unit_bytes: 4096.0,
     batch: 100_000,
@@ -136,7 +136,7 @@ pub const BASE: Config = Config {
     second_of_rates_ns: 1_000_000_000,
 };
 
-/// For huge pages, as `hybridtier_huge.cpp`.
+/// Parameters for huge pages, as in `hybridtier_huge.cpp`.
 pub const HUGE: Config = Config {
     unit_bytes: 2097152.0,
     wide: true,

@@ -137,7 +137,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn they_are_what_vectors_would_be(steps in prop::collection::vec((0u32..12, 0usize..3, 0u8..3), 0..200)) {
+        fn they_are_what_vectors_would_be(
+            steps in prop::collection::vec((0u32..12, 0usize..3, 0u8..3), 0..200)
+        ) {
             let mut lists = Lists::<3>::default();
             let mut model: [Vec<UnitId>; 3] = Default::default();
             for (unit, list, what) in steps {
@@ -158,7 +160,9 @@ mod tests {
                     prop_assert_eq!(lists.len(list) as usize, expected.len());
                     prop_assert_eq!(lists.last(list), expected.last().copied());
                 }
-                prop_assert_eq!(lists.list_of(unit), model.iter().position(|units| units.contains(&unit)));
+                prop_assert_eq!(
+                    lists.list_of(unit), model.iter().position(|units| units.contains(&unit))
+                );
             }
         }
     }

@@ -149,7 +149,7 @@ mod tests {
     #[test]
     fn a_huge_page_gets_the_room_that_it_needs() {
         let mut memtis = Hotness::new(mixed());
-        // A cold huge page and 88 base pages are in the fast tier; a hot huge page is to come, for
+        // A cold huge page and 88 base pages are in the fast tier. A hot huge page is to come, for
         // which there is no room beside it.
         memtis.arrived(0, Place::Fast, 512);
         memtis.arrived(1, Place::Slow, 512);

@@ -213,7 +213,7 @@ pub trait PlacementPolicy: Send {
     /// Written units, as bits like those of [`referenced`](PlacementPolicy::referenced).
     fn written(&mut self, _written: &[u64]) {}
     /// Entry `unit` says how often that unit will be accessed between the next decision and the one
-    /// after it; units beyond the end will not be.
+    /// after it. Units beyond the end will not be.
     fn foretold(&mut self, _accesses: &[u32]) {}
     /// Clears `moves` and fills it with what should move now, in this order. Those that fit are
     /// made at once, and told by [`moved`](PlacementPolicy::moved); others are forgotten.

@@ -289,29 +289,41 @@ mod tests {
     }
 
     proptest! {
-        /// No choice of units has as many accesses as this one and the first unit that did not fit;
-        /// where all are alike none has more.
+        /// No choice of units has as many accesses as this one and the first unit that did not fit.
+        /// Where all are alike none has more.
         #[test]
         fn no_choice_is_better_by_more_than_a_unit(
-            units in prop::collection::vec((0u32..100, 1u32..9), 1..12), capacity in 0u32..40, alike: bool,
+            units in prop::collection::vec((0u32..100, 1u32..9), 1..12),
+            capacity in 0u32..40,
+            alike: bool,
         ) {
             let size = |size: u32| if alike { 1 } else { size };
             let mut oracle = Oracle::new(Config { free_moves: true, ..CONFIG });
-            (0..).zip(&units).for_each(|(unit, (_, of))| oracle.arrived(unit, Place::Slow, size(*of)));
+            (0..)
+                .zip(&units)
+                .for_each(|(unit, (_, of))| oracle.arrived(unit, Place::Slow, size(*of)));
             oracle.foretold(&units.iter().map(|(accesses, _)| *accesses).collect::<Vec<_>>());
             let mut moves = Vec::new();
             oracle.decide(Room { capacity, used: 0, moves_max: 0 }, &mut moves);
             let chosen = |set: u32| (0..).zip(&units).filter(move |(unit, _)| set & 1 << unit != 0);
             let accesses = |set: u32| chosen(set).map(|(_, (accesses, _))| accesses).sum::<u32>();
-            let fits = |set: u32| chosen(set).map(|(_, (_, of))| size(*of)).sum::<u32>() <= capacity;
+            let fits =
+                |set: u32| chosen(set).map(|(_, (_, of))| size(*of)).sum::<u32>() <= capacity;
             let own = moves.iter().fold(0, |set, step| set | 1 << step.unit);
             prop_assert!(fits(own));
-            let best = (0..1 << units.len()).filter(|set| fits(*set)).map(accesses).max().unwrap_or(0);
-            let passed_over = (0..).zip(&units).filter(|(unit, _)| own & 1 << unit == 0).map(|(_, (accesses, _))| *accesses).max();
+            let best =
+                (0..1 << units.len()).filter(|set| fits(*set)).map(accesses).max().unwrap_or(0);
+            let passed_over = (0..)
+                .zip(&units)
+                .filter(|(unit, _)| own & 1 << unit == 0)
+                .map(|(_, (accesses, _))| *accesses)
+                .max();
             if alike {
                 prop_assert_eq!(accesses(own), best);
             } else {
-                prop_assert!(best <= accesses(own) + passed_over.unwrap_or(0), "{} of {best}", accesses(own));
+                prop_assert!(
+                    best <= accesses(own) + passed_over.unwrap_or(0), "{} of {best}", accesses(own)
+                );
             }
         }
     }

@@ -478,7 +478,7 @@ mod tests {
         );
     }
 
-    /// A quarter of memory is pages of one base unit, the rest is huge ones of 64; a tenth of each
+    /// A quarter of memory is pages of one base unit, the rest is huge ones of 64. A tenth of each
     /// is met nine times as often for its size as the rest.
     #[test]
     fn heat_is_by_size() {

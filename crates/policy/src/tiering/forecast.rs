@@ -530,7 +530,9 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(64) })]
+        #![proptest_config(ProptestConfig {
+            failure_persistence: None, ..ProptestConfig::with_cases(64)
+        })]
 
         /// Whatever was seen: parts sum up to 1, older pages refault no more often, and no cost is
         /// above the bound. A knob's cost falls and its slowdown rises.
@@ -548,7 +550,9 @@ mod tests {
                 prop_assert!(each(&pair[1]) <= each(&pair[0]) * (1.0 + 1e-6) + 1e-12);
             }
             let rows = [vec![1.0, stored, stored * 0.7]];
-            let data = Data { pages: 1e5, classes: &found, stored: &rows, work_price: 0.25, window_s: 5.0 };
+            let data = Data {
+                pages: 1e5, classes: &found, stored: &rows, work_price: 0.25, window_s: 5.0
+            };
             let mut last = data.at_knob(&tiers(), &[0, 1, 2], 1.0);
             prop_assert!(last.slowdown <= 1e-6);
             let least = data.at_knob(&tiers(), &[0, 1, 2], 0.0).cost;

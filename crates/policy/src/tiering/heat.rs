@@ -176,7 +176,9 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(256) })]
+        #![proptest_config(ProptestConfig {
+            failure_persistence: None, ..ProptestConfig::with_cases(256)
+        })]
 
         /// Whatever was seen, a region has no more touched pages than pages, nor fresh than
         /// touched.

@@ -55,7 +55,7 @@ pub struct Problem<'a> {
     /// What a region uses with a choice of the resource that [`limited`](Problem::limited) names;
     /// empty without limits.
     pub uses: &'a [f32],
-    /// For each choice the resource that it uses, if that has a limit; empty without limits.
+    /// The resource that each choice uses, if that has a limit; empty without limits.
     pub limited: &'a [Option<usize>],
     /// How much there is of each resource, at most [`LIMITS_MAX`] of them.
     pub limits: &'a [f64],
@@ -82,7 +82,7 @@ pub struct Solution {
 
 /// Prices: of cost, then of each resource.
 type Prices = [f64; LIMITS_MAX + 1];
-/// For each choice, the price of what it uses.
+/// The price of what each choice uses.
 type UsePrices = [f64; CHOICES_MAX];
 /// What all regions together cost and use.
 type Sums = [f64; LIMITS_MAX + 1];

@@ -37,12 +37,12 @@ pub enum Codec {
 /// How pages of a tier are reached.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Kind {
-    /// Directly, by an address.
+    /// The page is accessed directly, by an address.
     Bytes {
         /// Time that an access takes more than in DRAM, ns; 0 for DRAM.
         extra_ns: f64,
     },
-    /// By a fault, which brings the page back to DRAM.
+    /// The page is accessed by a fault, which brings it back to DRAM.
     Compressed {
         /// Codec of the pages.
         codec: Codec,
@@ -110,7 +110,7 @@ pub struct Window<'a> {
     /// Bytes of the medium for each byte of data, from 0 to 1: a row for each region, a column
     /// for each tier. Byte-addressable tiers have 1.
     pub stored: &'a [f32],
-    /// For each medium the pages (4 KiB) that fit, if that is limited; may be shorter.
+    /// Pages (4 KiB) that fit into each medium, if that is limited; may be shorter.
     pub limits: &'a [Option<f64>],
 }
 

@@ -92,19 +92,26 @@ fn exact(time: &[f32], cost: &[f32], bound: f64, limit: f64) -> Option<f64> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(400) })]
+    #![proptest_config(ProptestConfig {
+        failure_persistence: None, ..ProptestConfig::with_cases(400)
+    })]
 
-    /// Cost and limits hold; nothing beats the exact least, nor that the lower bound; and the
-    /// distance is at most a step of one region for each constraint.
+    /// Cost and limits hold. Nothing beats the exact least, nor that the lower bound. The distance
+    /// is at most a step of one region for each constraint.
     #[test]
     fn the_greedy_is_near_exhaustive_search((time, cost, alpha, room) in small()) {
         let sum = |least: bool| -> f64 {
             cost.chunks(3).map(|row| {
-                f64::from(row.iter().copied().reduce(if least { f32::min } else { f32::max }).unwrap())
+                f64::from(
+                    row.iter().copied().reduce(if least { f32::min } else { f32::max }).unwrap()
+                )
             }).sum()
         };
         let bound = sum(true) + alpha * (sum(false) - sum(true));
-        let step = time.chunks(3).map(|row| f64::from(row.iter().copied().fold(0.0, f32::max))).fold(0.0, f64::max);
+        let step = time
+            .chunks(3)
+            .map(|row| f64::from(row.iter().copied().fold(0.0, f32::max)))
+            .fold(0.0, f64::max);
         for limits in [vec![], vec![room * sum(false)]] {
             let solution = solve(&Problem {
                 choices: 3, time: &time, cost: &cost,
@@ -112,7 +119,8 @@ proptest! {
                 limited: if limits.is_empty() { &[] } else { &[None, Some(0), None] },
                 limits: &limits, bound,
             });
-            let least = exact(&time, &cost, bound, limits.first().copied().unwrap_or(f64::INFINITY));
+            let least =
+                exact(&time, &cost, bound, limits.first().copied().unwrap_or(f64::INFINITY));
             prop_assert!(solution.limits_met);
             if limits.is_empty() {
                 prop_assert!(solution.bound_met, "{solution:?}");
@@ -122,7 +130,10 @@ proptest! {
                 let least = least.expect("one was found");
                 prop_assert!(solution.time >= least - 1e-3, "{solution:?} {least}");
                 prop_assert!(solution.at_least <= least + 1e-3, "{solution:?} {least}");
-                prop_assert!(solution.time <= least + step * (1 + limits.len()) as f64 + 1e-3, "{solution:?} {least}");
+                prop_assert!(
+                    solution.time <= least + step * (1 + limits.len()) as f64 + 1e-3,
+                    "{solution:?} {least}",
+                );
             }
         }
     }
@@ -147,7 +158,8 @@ proptest! {
                 })
                 .sum();
             // A node holds all of a region; of a compressed tier pages in use have left.
-            prop_assert!(on_slow <= slow * pages + f64::from(heap.regions.iter().map(|r| r.touched).sum::<u32>()) + 0.1);
+            let touched = f64::from(heap.regions.iter().map(|r| r.touched).sum::<u32>());
+            prop_assert!(on_slow <= slow * pages + touched + 0.1);
             if slow.is_infinite() {
                 let expected = model.expected();
                 prop_assert!(expected.cost <= expected.bound, "{expected:?}");
@@ -164,7 +176,8 @@ proptest! {
         let (most, least) = window.range();
         let mut plan = Vec::new();
         tierscape::TierScape { alpha }.place(&window, &mut plan);
-        let cost: f64 = plan.iter().enumerate().map(|(n, tier)| window.cost(n, (*tier).into())).sum();
+        let cost: f64 =
+            plan.iter().enumerate().map(|(n, tier)| window.cost(n, (*tier).into())).sum();
         prop_assert!(cost <= least + alpha * (most - least) + 1e-3 * most, "{cost} {least} {most}");
     }
 
@@ -182,7 +195,9 @@ proptest! {
                 model.place(&heap.window(&tiers, &[]), &mut plan);
                 heap.apply(&plan, &tiers, |region| model.resend(region));
             }
-            prop_assert!(list(&heap.window(&tiers, &[]), &plan, |region| model.resend(region), |_, _| 1.0).is_empty());
+            let moves =
+                list(&heap.window(&tiers, &[]), &plan, |region| model.resend(region), |_, _| 1.0);
+            prop_assert!(moves.is_empty());
             let before = plan.clone();
             model.place(&heap.window(&tiers, &[]), &mut plan);
             prop_assert_eq!(&before, &plan, "{}", name);
@@ -191,10 +206,17 @@ proptest! {
 
     /// Moves done a few pages at a time come to the same as all at once, promotions first.
     #[test]
-    fn resumed_is_uninterrupted(heap in heaps(40), plan in vec(0u8..4, 40), mut pages in vec(1u32..900, 1..50)) {
+    fn resumed_is_uninterrupted(
+        heap in heaps(40), plan in vec(0u8..4, 40), mut pages in vec(1u32..900, 1..50)
+    ) {
         let tiers = tiers();
         let window = heap.window(&tiers, &[]);
-        let moves = list(&window, &plan[..heap.regions.len()], |_| Resend::Idle, |n, _| f64::from(heap.regions[n].accesses));
+        let moves = list(
+            &window,
+            &plan[..heap.regions.len()],
+            |_| Resend::Idle,
+            |n, _| f64::from(heap.regions[n].accesses),
+        );
         let ordered = moves.windows(2).all(|pair| {
             pair[0].is_promotion() && !pair[1].is_promotion()
                 || pair[0].is_promotion() == pair[1].is_promotion() && pair[0].gain >= pair[1].gain
@@ -227,7 +249,12 @@ proptest! {
     fn the_filter_keeps_room(heap in heaps(40), plan in vec(0u8..4, 40), free in 0.0..5000.0f64) {
         let tiers = tiers();
         let window = heap.window(&tiers, &[]);
-        let mut moves = list(&window, &plan[..heap.regions.len()], |_| Resend::All, |n, _| f64::from(heap.regions[n].accesses));
+        let mut moves = list(
+            &window,
+            &plan[..heap.regions.len()],
+            |_| Resend::All,
+            |n, _| f64::from(heap.regions[n].accesses),
+        );
         let mut room = [free, free / 2.0];
         filter(&mut moves, &window, &mut room, &[false, false, true, false], 0.5);
         prop_assert!(room.iter().all(|room| *room >= -1e-6), "{room:?}");

@@ -52,7 +52,7 @@ pub struct Consolidated {
     end: u64,
     objects: Vec<Object>,
     touches: u64,
-    /// By segment: holds moved objects, side by side.
+    /// Whether each segment holds moved objects, side by side.
     ours: Vec<bool>,
     /// The open segment, and bytes used in it, for cold objects and for hot ones.
     open: [(Option<u64>, u64); 2],

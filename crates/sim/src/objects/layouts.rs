@@ -26,16 +26,16 @@ pub trait Layout: Send {
 /// The layouts that there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// In the order of time, as glibc's malloc.
+    /// Objects lie in the order of time, as with glibc's malloc.
     Time,
-    /// By size, as jemalloc.
+    /// Objects lie by size, as with jemalloc.
     Size,
-    /// By calling context, then by size, as Jenga (§4).
+    /// Objects lie by calling context, then by size, as with Jenga (§4).
     Context,
-    /// Beside the object that the program names, as M2T.
+    /// An object lies beside that which the program names, as with M2T.
     Near,
-    /// By size at first, as ObjecTier. Later, objects that are touched come together, and objects
-    /// that are not.
+    /// Objects lie by size at first, as with ObjecTier. Later, objects that are touched come
+    /// together, and objects that are not.
     Consolidated,
     /// Sorted by how often objects will be touched for their size, which only an oracle knows
     /// (Jenga's Figure 2).
@@ -166,7 +166,7 @@ pub struct SizeClasses {
     chunk_end: u64,
     chunk_left: u64,
     slabs: BTreeMap<u64, Slab>,
-    /// By class: slabs with room.
+    /// Slabs with room, by class.
     open: BTreeMap<u64, BTreeSet<u64>>,
 }
 
@@ -603,16 +603,25 @@ mod tests {
     proptest! {
         /// Whatever comes and goes, and is touched: live objects never share a byte.
         #[test]
-        fn objects_do_not_overlap(steps in prop::collection::vec((1u64..40_000, 0u32..3, 0usize..400, 0u8..5), 1..400), which in 0usize..5) {
+        fn objects_do_not_overlap(
+            steps in prop::collection::vec((1u64..40_000, 0u32..3, 0usize..400, 0u8..5), 1..400),
+            which in 0usize..5,
+        ) {
             let kind = Kind::ALL[which];
-            let nothing = || -> Box<dyn crate::objects::ObjectSource> { unreachable!("the program is not run") };
+            let nothing = || -> Box<dyn crate::objects::ObjectSource> {unreachable!(
+                "the program is not run"
+            )};
             let mut heap = Heap::new(layout(kind, &nothing).unwrap());
             let mut live: Vec<u32> = Vec::new();
             let mut made = 0;
             for (bytes, context, which, what) in steps {
                 match what {
-                    0 if !live.is_empty() => heap.follow(Event::Freed(live.swap_remove(which % live.len())), &mut |_, _| ()),
-                    4 if !live.is_empty() => heap.follow(Event::Resized { object: live[which % live.len()], bytes }, &mut |_, _| ()),
+                    0 if !live.is_empty() => heap.follow(
+                        Event::Freed(live.swap_remove(which % live.len())), &mut |_, _| ()
+                    ),
+                    4 if !live.is_empty() => heap.follow(
+                        Event::Resized { object: live[which % live.len()], bytes }, &mut |_, _| ()
+                    ),
                     1 if !live.is_empty() => {
                         // Enough for some steps of consolidation.
                         let object = live[which % live.len()];
@@ -620,14 +629,19 @@ mod tests {
                     }
                     _ => {
                         let near = live.get(which).copied();
-                        heap.follow(Event::Allocated(Request { bytes: if what == 2 { bytes } else { bytes % 300 + 1 }, context, near }), &mut |_, _| ());
+                        let bytes = if what == 2 { bytes } else { bytes % 300 + 1 };
+                        let request = Request { bytes, context, near };
+                        heap.follow(Event::Allocated(request), &mut |_, _| ());
                         live.push(made);
                         made += 1;
                     }
                 }
-                let mut ranges: Vec<(u64, u64)> = live.iter().map(|object| heap.range(*object)).collect();
+                let mut ranges: Vec<(u64, u64)> =
+                    live.iter().map(|object| heap.range(*object)).collect();
                 ranges.sort_unstable();
-                prop_assert!(ranges.windows(2).all(|pair| pair[0].1 <= pair[1].0), "{kind:?}: {ranges:?}");
+                prop_assert!(
+                    ranges.windows(2).all(|pair| pair[0].1 <= pair[1].0), "{kind:?}: {ranges:?}"
+                );
                 prop_assert!(ranges.last().is_none_or(|last| last.1 <= heap.end()));
             }
         }

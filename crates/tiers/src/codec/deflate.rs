@@ -1,5 +1,5 @@
 //! Deflate through libdeflate: TierScape's densest tiers have it. zstd:1 is as dense within 5 % and
-//! three times as fast, so it is here to compare with, not to be chosen.
+//! three times as fast. So it is here to compare with, not to be chosen.
 
 use std::ptr::NonNull;
 
@@ -96,8 +96,8 @@ impl Codec for Deflate {
     ) -> Option<&'s [u8]> {
         let capacity = limit.min(PAGE_BYTES).checked_sub(1)?;
         let context = scratch.states.deflate.compressor(self.level)?.context;
-        // SAFETY: the context is this thread's alone; the source has PAGE_BYTES bytes and `output`
-        // as many, more than `capacity`; both live through the call and do not overlap.
+        // SAFETY: the context is this thread's alone. The source has PAGE_BYTES bytes and `output`
+        // as many, more than `capacity`. Both live through the call and do not overlap.
         let written = unsafe {
             sys::libdeflate_deflate_compress(
                 context.as_ptr(),
@@ -119,8 +119,8 @@ impl Codec for Deflate {
     ) -> Result<(), CodecError> {
         let context = scratch.states.deflate.decompressor()?.0;
         let (mut read, mut got) = (0, 0);
-        // SAFETY: the context is this thread's alone; libdeflate reads no more than the length of
-        // `bytes` and writes no more than a page, whatever the bytes are; two lengths are written.
+        // SAFETY: the context is this thread's alone. The call reads no more than the length of
+        // `bytes`, and writes no more than a page, whatever the bytes are. Two lengths are written.
         let result = unsafe {
             sys::libdeflate_deflate_decompress_ex(
                 context.as_ptr(),

@@ -1,10 +1,10 @@
-//! LZO1X blocks, as TierScape's tiers and Linux's zram have them: as fast to compress as lz4, a few
-//! percent denser on heaps, and slower to decompress.
+//! LZO1X blocks, as TierScape's tiers and Linux's zram have them. They are as fast to compress as
+//! lz4, a few percent denser on heaps, and slower to decompress.
 //!
 //! Written for this crate, from the description of the stream in Linux's documentation ("LZO stream
-//! format as understood by Linux's LZO decompressor"): the reference implementation is under the
-//! GPL, and so are the crates that wrap it; the one under MIT takes 126 µs to compress a page.
-//! What is written here is what other decoders read, and the other way round: a test compares.
+//! format as understood by Linux's LZO decompressor"). The reference implementation is under the
+//! GPL, and so are the crates that wrap it. The one under MIT takes 126 µs to compress a page. What
+//! is written here is what other decoders read, and the other way round: a test compares.
 //!
 //! ```text
 //! 0000LLLL               3 + L literals, after an instruction without literals of its own

@@ -214,7 +214,7 @@ codecs! {
     assumed Assumed { stored: 0.55, encode_ns: 5_800.0, decode_ns: 1_300.0 };
 
     /// `lz4hc:LEVEL`: as `lz4` to restore, and a tenth smaller. Of four sets of data none was more
-    /// than one part in a hundred smaller at levels 6 and 9; those from 10 on allocate for each
+    /// than one part in a hundred smaller at levels 6 and 9. Those from 10 on allocate for each
     /// page. What is assumed is lz4's, times how the two compare on these.
     Lz4Hc { level: Levels {
         min: 3, max: 9, default: 3, remedy: "write 3 to 9, such as lz4hc:3",

@@ -24,7 +24,7 @@ use crate::page::{PAGE_BYTES, Page};
 const TABLE_LOG: u32 = 11;
 
 /// zstd ready to compress pages with one dictionary: 60 KiB (level 1), and 150 that zstd works in.
-/// For one thread at a time.
+/// One thread uses it at a time.
 pub(super) struct Primed {
     context: *mut ZSTD_CCtx,
     tables: *mut ZSTD_CDict,

@@ -97,7 +97,14 @@ fn figure_2(options: &Options) -> Result<Figure> {
     let order = |rows: [&Row; 2]| share(rows[0]) > share(rows[1]);
     let said =
         |rows: [&Row; 2]| format!("{} and {}", percent(share(rows[0])), percent(share(rows[1])));
-    rows.claim("by size needs fewer pages than by time", "30 % instead of 60 %", said([time, size]), "it does", order([time, size])).because(
+    rows.claim(
+        "by size needs fewer pages than by time",
+        "30 % instead of 60 %",
+        said([time, size]),
+        "it does",
+        order([time, size]),
+    )
+    .because(
         "all of this tree's objects have two sizes, so that size tells nothing. With real glibc and jemalloc under the same tree it is 31 and 37 % \
          (terrace-bench objects, a million keys, 4 MiB of cache)",
     );
@@ -251,7 +258,10 @@ fn figure_5(options: &Options) -> Result<Figure> {
         title: "Popularity of objects of the same size, by calling context",
         claim: "Objects with the same calling context and size have similar access patterns, compared to objects of the same size from \
                 other contexts.",
-        run_with: format!("{} Here all touches of objects are counted, in the cache or not.", about(options)),
+        run_with: format!(
+            "{} Here all touches of objects are counted, in the cache or not.",
+            about(options)
+        ),
         rows: rows.done(),
         plots: vec![Plot {
             name: id.into(),
@@ -523,7 +533,10 @@ fn figure_12(options: &Options) -> Result<Figure> {
             name: id.into(),
             title: "Performance by depth, relative to the full context".into(),
             axes: ["frames", ""],
-            drawing: Drawing::Lines(vec![("no wrapper".into(), line(0)), ("two wrappers".into(), line(2))]),
+            drawing: Drawing::Lines(vec![
+                ("no wrapper".into(), line(0)),
+                ("two wrappers".into(), line(2)),
+            ]),
         }],
         note: "Where the step is depends on the program, not on the allocator: this tree's is at 2 frames, and each wrapper moves it by \
                one. The paper's at 4 would be a program with two, or an allocator that counts two frames of its own."

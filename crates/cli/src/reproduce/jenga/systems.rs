@@ -282,7 +282,12 @@ fn figure_1(maps: &[Map]) -> Figure {
             name: id.into(),
             title: "Address (up) × time, stronger: more accesses".into(),
             axes: ["", ""],
-            drawing: Drawing::Heat(ALL.iter().zip(maps).map(|(program, map)| (program.name.to_owned(), map.cells.clone())).collect()),
+            drawing: Drawing::Heat(
+                ALL.iter()
+                    .zip(maps)
+                    .map(|(program, map)| (program.name.to_owned(), map.cells.clone()))
+                    .collect(),
+            ),
         }],
         note: "By §3.1 the working set is what is touched in periods of 50 ms; the paper chose its inputs so that this is about 4 GB, and \
                sized the fast tier by it. Here the stand-ins have the paper's fast tiers, 8 and 4 GB, and their own working sets are shown \
@@ -355,7 +360,11 @@ fn figure_3(results: &Results, options: &Options) -> Figure {
     rows.claim(
         "Memtis-QC is less steady in the stable phase",
         "yes",
-        format!("spread {} of the mean, Jenga's {}", percent(spread(&before("memtis-qc"))), percent(spread(&before("jenga")))),
+        format!(
+            "spread {} of the mean, Jenga's {}",
+            percent(spread(&before("memtis-qc"))),
+            percent(spread(&before("jenga")))
+        ),
         "throughput is spread twice as much as Jenga's",
         spread(&before("memtis-qc")) > 2.0 * spread(&before("jenga")),
     )
@@ -406,7 +415,9 @@ fn figure_3(results: &Results, options: &Options) -> Figure {
         "the only one",
         format!(
             "stable {} of the fastest of the paper's systems; back at nine tenths after {} of {} windows (Memtis-QC {})",
-            percent(stable("jenga") / PAPERS.iter().map(|system| stable(system)).fold(0.0, f64::max)),
+            percent(
+                stable("jenga") / PAPERS.iter().map(|system| stable(system)).fold(0.0, f64::max)
+            ),
             slow_windows("jenga"),
             WINDOWS / 2,
             slow_windows("memtis-qc")
@@ -414,7 +425,10 @@ fn figure_3(results: &Results, options: &Options) -> Figure {
         "when stable no other is 2 % faster, it comes back to 90 %, and sooner than any other that does",
         PAPERS.iter().all(|system| stable(system) <= CLEARLY * stable("jenga"))
             && back("jenga") > 0.9
-            && PAPERS.iter().skip(1).all(|system| stable(system) < 0.9 * stable("jenga") || slow_windows(system) > slow_windows("jenga")),
+            && PAPERS.iter().skip(1).all(|system| {
+                stable(system) < 0.9 * stable("jenga")
+                    || slow_windows(system) > slow_windows("jenga")
+            }),
     )
     .because("Memtis-QC, with the same interval, is as fast and adapts as soon here");
     let lines = systems().map(|system| (system.to_owned(), of(system).rates())).collect();
@@ -558,7 +572,13 @@ fn figure_7(results: &Results, own_gb: &[f64], options: &Options) -> Figure {
         });
         format!("Jenga over Memtis-QC in other conditions: {}", by.join(", "))
     };
-    rows.at_least("Btree: Jenga over the next best (\">50 %\")", "×", 1.5, 1.0 / against("Btree").1).because(
+    rows.at_least(
+        "Btree: Jenga over the next best (\">50 %\")",
+        "×",
+        1.5,
+        1.0 / against("Btree").1,
+    )
+    .because(
         "the hit rates are the paper's, and at 80 and 300 ns its 83 and 65 % make 157 / 117 ns = 1.34 times; for 1.5 the slow tier would have \
          to take 500 ns, or the other systems' moves be felt more",
     );
@@ -596,16 +616,23 @@ fn figure_7(results: &Results, own_gb: &[f64], options: &Options) -> Figure {
         worse < hits("GAPBS-PR", "jenga"),
     )
     .because("scans found this hot set");
-    rows.at_least("FlexKVS: Jenga over the next best (\">30 %\")", "×", 1.3, 1.0 / against("FlexKVS").1).because(format!(
+    rows.at_least(
+        "FlexKVS: Jenga over the next best (\">30 %\")",
+        "×",
+        1.3,
+        1.0 / against("FlexKVS").1,
+    )
+    .because(format!(
         "Memtis-QC neither thrashes nor is slow here (Figure 3), with the same cooling interval; {}",
         in_conditions("FlexKVS")
     ));
     let xsbench = against("XSBench");
-    rows.number(format!("XSBench: Jenga over the best ({} here; the paper's is HybridTier)", xsbench.0), "×", 0.93, 1.0 / xsbench.1, 0.05)
-        .because(format!(
-            "what is hot is in the fast tier from the beginning, so that moves alone make a difference: {}",
-            compared("XSBench", xsbench.0)
-        ));
+    let best = xsbench.0;
+    let metric = format!("XSBench: Jenga over the best ({best} here; the paper's is HybridTier)");
+    rows.number(metric, "×", 0.93, 1.0 / xsbench.1, 0.05).because(format!(
+        "what is hot is in the fast tier from the beginning, so that moves alone make a difference: {}",
+        compared("XSBench", best)
+    ));
     let low = PAPERS
         .into_iter()
         .min_by(|a, b| hits("XSBench", a).total_cmp(&hits("XSBench", b)))
@@ -667,8 +694,14 @@ fn figure_7(results: &Results, own_gb: &[f64], options: &Options) -> Figure {
         against("603.bwaves_s").1 * CLEARLY < 1.0,
     )
     .because("the stand-in sweeps one third all the time, which all sampling systems find alike; what changes in 603.bwaves_s the paper does not say");
-    rows.number("654.roms_s: Jenga over Memtis-QC", "×", 0.95, 1.0 / at("654.roms_s", "memtis-qc"), 0.05)
-        .because("it hangs on how its changes fall on the cooling interval: see the row with changes aligned to it");
+    rows.number(
+        "654.roms_s: Jenga over Memtis-QC",
+        "×",
+        0.95,
+        1.0 / at("654.roms_s", "memtis-qc"),
+        0.05,
+    )
+    .because("it hangs on how its changes fall on the cooling interval: see the row with changes aligned to it");
     rows.number(
         "Liblinear: Jenga over Memtis-QC",
         "×",
@@ -892,10 +925,19 @@ fn figure_8(results: &Results, options: &Options) -> Figure {
         };
         moves("memtis-qc") / moves("jenga")
     };
-    rows.number("Memtis-QC's migrations over Jenga's", "×", 8.0, moves("memtis-qc") / moves("jenga"), WITHIN).because(format!(
+    rows.number(
+        "Memtis-QC's migrations over Jenga's",
+        "×",
+        8.0,
+        moves("memtis-qc") / moves("jenga"),
+        WITHIN,
+    )
+    .because(format!(
         "most moves here follow changes of the hot set, which both must make; the sawtooth's own, which come where pages lie at the threshold, make \
          it up to some four times on single applications (rows below). Tried: other rules of adaptation (rows below), and other conditions: {}",
-        CONDITIONS.map(|condition| format!("{} {}×", condition.0, short(moved_under(condition)))).join(", ")
+        CONDITIONS
+            .map(|condition| format!("{} {}×", condition.0, short(moved_under(condition))))
+            .join(", ")
     ));
     rows.claim(
         "Jenga moves less than systems of comparable hit rate",
@@ -1007,7 +1049,10 @@ fn figure_9(results: &Results, options: &Options) -> Figure {
         } else {
             crossing.unwrap_or(MULTIPLES[MULTIPLES.len() - 1])
         };
-        rows.number(format!("{name}: fast tier of the next best system at Jenga's performance, over Jenga's"), "×", paper, savings, WITHIN)
+        let metric = format!(
+            "{name}: fast tier of the next best system at Jenga's performance, over Jenga's"
+        );
+        rows.number(metric, "×", paper, savings, WITHIN)
             .because(match name {
                 "Silo" => {
                     "contexts tell its keys and entries, which every search reads, from its values, but not popular records from others; and all of \
@@ -1057,7 +1102,11 @@ fn figure_9(results: &Results, options: &Options) -> Figure {
         title: "Memory savings",
         claim: "With a fast tier of the working set Jenga matches others with 2.5 times as much on Btree, 4 times on Silo, and almost 2 \
                 times on FlexKVS.",
-        run_with: format!("{} Other systems at {} times the working set.", about(options), MULTIPLES.map(short).join(", ")),
+        run_with: format!(
+            "{} Other systems at {} times the working set.",
+            about(options),
+            MULTIPLES.map(short).join(", ")
+        ),
         rows: rows.done(),
         plots,
         note: "What grouping by context saves depends on how much of the memory the hot part of the index is (Figure 2). Silo's stand-in \
@@ -1089,7 +1138,11 @@ fn figure_10(results: &Results, options: &Options) -> Figure {
         rows.claim(
             format!("{name}: smooth hotness reduces migrations significantly"),
             "yes",
-            format!("{} times Memtis-QC's, speed {}×", short(moves(name, 1)), short(speed(name, 1))),
+            format!(
+                "{} times Memtis-QC's, speed {}×",
+                short(moves(name, 1)),
+                short(speed(name, 1))
+            ),
             "by a fifth or more",
             moves(name, 1) < 0.8,
         )
@@ -1231,7 +1284,11 @@ fn figure_11(results: &Results, options: &Options) -> Figure {
     rows.claim(
         "Jenga is less sensitive to the interval",
         "yes",
-        format!("its best average speed is {} times its worst, Memtis's {}", short(range("jenga")), short(range("memtis"))),
+        format!(
+            "its best average speed is {} times its worst, Memtis's {}",
+            short(range("jenga")),
+            short(range("memtis"))
+        ),
         "best over worst is less than Memtis's",
         range("jenga") < range("memtis"),
     )

@@ -347,7 +347,7 @@ impl Evictor {
         mm.account.resident_pages.fetch_sub(gone as i64, Relaxed);
         mm.set_swapped(tier.stats.pages() + gone as u64);
         if gone > 0 && swap.took(gone as u64) {
-            swap.look(tier.stats.pages());
+            swap.poll(tier.stats.pages());
         }
         if refused == 0 {
             return;
@@ -355,7 +355,7 @@ impl Evictor {
         if !sys::mapped_exclusively(pagemap, first.address) {
             mm.account.shared_tries.fetch_add(refused as u64, Relaxed);
         } else if gone == 0 && answered && swap.stayed(refused as u64) {
-            swap.look(tier.stats.pages());
+            swap.poll(tier.stats.pages());
             if swap.kind() != SwapKind::None {
                 let note = "the kernel takes no pages into its swap, though there is room in it: has a control group a limit of swap?";
                 mm.warn_once(&mm.warned.swap_refuses, note);

@@ -10,9 +10,9 @@
 //!   that adapt it.
 //! - **Reclaim** (`mm/vmscan.c` since Linux 5.9). Pages of the fast tier are in an *inactive* and
 //!   an *active* list, new ones in the first. The page that has been inactive longest is evicted if
-//!   it was not touched since it was looked at last; one that was goes to the list's end, and
-//!   becomes active the second time. While there are fewer inactive pages than 1 in √(10 · GB)
-//!   active ones, the one that has been active longest becomes inactive, touched or not.
+//!   it was not touched since it was scanned last. One that was goes to the list's end, and becomes
+//!   active the second time. While there are fewer inactive pages than 1 in √(10 · GB) active ones,
+//!   the one that has been active longest becomes inactive, touched or not.
 //!
 //! Reclaim runs beside the program, and makes room while faults come. Here it does so when it is
 //! asked for moves. So a promotion which finds no room waits for the next time, as if that room had

@@ -14,7 +14,7 @@
 //! §2.2.1).
 //!
 //! Choices: the scan keeps its second, which that kernel adapts between 60 s and, for 20 GB, a
-//! tenth; new pages go where the simulation puts them (in TPP as long as the minimum is free).
+//! tenth. New pages go where the simulation puts them (in TPP as long as the minimum is free).
 
 use crate::placement::kernel::{self, Kernel, part};
 use crate::placement::{Move, Place, PlacementPolicy, Room, Senses, UnitId};
