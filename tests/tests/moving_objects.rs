@@ -152,7 +152,9 @@ fn c_programs_are_clean_under_sanitizers() {
                 .unwrap();
             assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
             // ThreadSanitizer knows fewer address layouts than the kernel makes.
-            let output = Command::new("setarch").arg("-R").arg(&program).output().unwrap();
+            let requests = "2000000";
+            let mut command = Command::new("setarch");
+            let output = command.arg("-R").arg(&program).arg(requests).output().unwrap();
             let told = String::from_utf8_lossy(&output.stderr);
             assert!(
                 output.status.success() && !told.contains("Sanitizer"),
