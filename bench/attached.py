@@ -585,7 +585,7 @@ JEMALLOC = "/usr/lib/x86_64-linux-gnu/libjemalloc.so.2"
 NEEDS = {"go": "go", "musl": "musl-gcc", "python": sys.executable, "jemalloc": JEMALLOC,
          "java": "javac", "node": "node", "redis": "redis-server", "memcached": "memcached",
          "postgresql": "psql", "nginx": "nginx", "discards": "go", "discards-jemalloc": JEMALLOC,
-         "discards-registered": "go", "discards-jemalloc-registered": JEMALLOC}
+         "discards-jemalloc-registered": JEMALLOC}
 ALL = [*NEEDS, "stops", "keeper"]
 
 
@@ -723,14 +723,17 @@ def machine():
 
 
 def write_results(options):
-    """Writes the last run of each program with these options; what was not run again stays."""
-    figures = {}
+    """Writes the last run of each program with these options. What was not run again stays; what was
+    run on another machine than that names its own."""
+    here, figures = machine(), {}
+    first = here
     with contextlib.suppress(OSError, ValueError), open(RESULTS) as file:
         before = json.load(file)
         if before["options"] == options:
-            figures = before["figures"]
-    figures |= {each["name"]: each["result"] for each in runs() if each["options"] == options}
-    told = {"machine": machine(), "options": options,
+            first, figures = before["machine"], before["figures"]
+    elsewhere = {} if first["cpu"] == here["cpu"] else {"machine": here}
+    figures |= {each["name"]: each["result"] | elsewhere for each in runs() if each["options"] == options}
+    told = {"machine": first, "options": options,
             "figures": {name: figures[name] for name in ALL if name in figures}}
     with open(RESULTS, "w") as file:
         json.dump(told, file, indent=1)

@@ -344,6 +344,10 @@ def adapt():
     )
 
 
+def on_its_machine(result):
+    return f" (on {result['machine']['cpu']})" if "machine" in result else ""
+
+
 def attached():
     about_it = about("attached")
     options, figures = about_it["options"], about_it["figures"]
@@ -370,12 +374,14 @@ def attached():
         alike.append(result["wrong"])
     others = []
     for name, what in [("discards", "a Go program"), ("discards-jemalloc", "a program with jemalloc")]:
-        for suffix, state in [("", "attached, with nothing registered"), ("-registered", "attached, its memory registered, with nothing more evicted")]:
+        for suffix, state in [("", "with nothing registered"), ("-registered", "half of it evicted before, with nothing more evicted")]:
             if name + suffix in figures:
-                others.append([f"{what} that discards often, {state}, beside itself alone", f"{figures[name + suffix]['ratio']:.3f}"])
+                where = on_its_machine(figures[name + suffix])
+                others.append([f"{what} that discards often, attached, {state}, beside itself alone{where}", f"{figures[name + suffix]['ratio']:.3f}"])
     for key, what in [("nothing_to_evict", "with nothing to evict"), ("half_evicted", "that is held to half of its memory")]:
         if key in figures.get("keeper", {}):
-            others.append([f"keeper, guard and stub beside a sleeping program {what}: of a CPU", f"{figures['keeper'][key]:.2f} %"])
+            where = on_its_machine(figures["keeper"])
+            others.append([f"keeper, guard and stub beside a sleeping program {what}, of a CPU{where}", f"{figures['keeper'][key]:.2f} %"])
     for load, found in figures.get("stops", {}).items():
         what = f"a thread stands still, {load}, of {found['cycles']} times: median, 90th percentile, most"
         others.append([what, " · ".join(f"{found[key]:.1f} ms" for key in ["median_ms", "p90_ms", "most_ms"])])
