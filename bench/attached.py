@@ -216,7 +216,7 @@ def costs(pairs, seconds, name):
             process.wait()
     ratio = sum(attached) / sum(alone)
     return {"alone": alone, "attached": attached, "ratio": round(ratio, 3),
-            "events": now["events"], "evicted_pages": now["evicted_pages"]}
+            **{name: now[name] for name in ["events", "evicted_pages", "restored_pages", "zero_pages"]}}
 
 
 def keeper(seconds):
@@ -232,11 +232,13 @@ def keeper(seconds):
             assert began.returncode == 0, began.stderr
             time.sleep(5)
             now = figures(process.pid)
+            assert now, "the keeper does not answer"
             pids = [now[role] for role in ["keeper", "guard", "stub"] if now.get(role)]
             before = sum(map(cpu_seconds, pids))
             time.sleep(seconds)
             found[name] = round(100 * (sum(map(cpu_seconds, pids)) - before) / seconds, 3)
-            terrace("detach", process.pid)
+            left = terrace("detach", process.pid)
+            assert left.returncode == 0, left.stderr
     finally:
         process.kill()
         process.wait()
@@ -731,8 +733,10 @@ def write_results(options):
         before = json.load(file)
         if before["options"] == options:
             first, figures = before["machine"], before["figures"]
-    elsewhere = {} if first["cpu"] == here["cpu"] else {"machine": here}
-    figures |= {each["name"]: each["result"] | elsewhere for each in runs() if each["options"] == options}
+    for each in runs():
+        if each["options"] == options:
+            own = each.get("machine", here)
+            figures[each["name"]] = each["result"] | ({} if own == first else {"machine": own})
     told = {"machine": first, "options": options,
             "figures": {name: figures[name] for name in ALL if name in figures}}
     with open(RESULTS, "w") as file:
@@ -786,7 +790,7 @@ def main():
             continue
         result = run(name, options)
         failed += missed(name, result)
-        line = json.dumps({"name": name, "options": same, "result": result})
+        line = json.dumps({"name": name, "options": same, "machine": machine(), "result": result})
         print(line, flush=True)
         with open(RUNS, "a+") as file:
             # The line before may have been cut off.

@@ -19,7 +19,7 @@ benchmarks 60 30 docs/benchmarks.md
 results 125 40 docs/benchmarks/*.md
 settings 100 35 docs/settings/*.md
 guide 120 36 docs/install.md docs/kernels.md docs/linked-programs.md docs/load.md docs/moving-objects.md docs/privileges.md docs/recording.md docs/reproduce.md
-handbook 240 38 docs/known-problems.md docs/simulator.md docs/terrace-kv.md docs/terrace-kv-tls.md docs/testing.md docs/trace-format.md
+handbook 240 38 docs/known-problems.md docs/known-problems-attach.md docs/simulator.md docs/terrace-kv.md docs/terrace-kv-tls.md docs/testing.md docs/trace-format.md
 limits 60 40 docs/limits.md
 reference 130 60 docs/reference/terrace*.md docs/reference/exit-statuses.md docs/reference/formats.md
 fields 500 36 docs/reference/report.md docs/reference/settings.md

@@ -172,8 +172,11 @@ fn refused_once(command: &[&str], line: &str, reason: &str) {
     let maps = || std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
     let settled = wait_for("the program to settle", || {
         let before = maps();
-        std::thread::sleep(Duration::from_millis(20));
-        (maps() == before).then_some(before)
+        let stays = || {
+            std::thread::sleep(Duration::from_millis(100));
+            maps() == before
+        };
+        (stays() && stays() && stays()).then_some(before)
     });
     refused(&["attach", &pid.to_string(), "--dram", "1G"], reason);
     assert_eq!(maps(), settled, "a refusal changes nothing");
@@ -871,8 +874,9 @@ fn the_program_may_end_before_any_call_of_detaching() {
         let mut detaching = None;
         let begin = || detaching = Some(command.spawn().expect("terrace starts"));
         let reached = before_call_of(keeper, call, begin, |_| signal(&target, libc::SIGKILL));
-        detaching.expect("it was started").wait().unwrap();
+        let left = detaching.expect("it was started").wait().unwrap();
         if !reached {
+            assert!(call > 60 && left.success(), "no more than {call} calls, {left}");
             return target.ends_well();
         }
         target.child.wait().unwrap();

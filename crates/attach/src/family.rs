@@ -48,7 +48,8 @@ impl Family {
 
     /// Makes a family without members, with a limit in bytes.
     ///
-    /// # Errors Fails without memory or descriptors.
+    /// # Errors
+    /// Fails without memory or descriptors.
     pub fn new(limit: Option<u64>) -> Result<Family> {
         let file = sys::memory_file(c"terrace-family", Self::BYTES)?;
         let family = Family::of(sys::inherited(file.as_raw_fd())?)?;

@@ -102,6 +102,7 @@ int main(void) {
     char *shared = mmap(0, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (shared == MAP_FAILED) return 1;
     memset(shared, 1, bytes);
+    alarm(120);
     pause();
     return 0;
 }

@@ -547,7 +547,7 @@ mod tests {
         // SAFETY: the thread that it is registered for ends before the area goes: it is this one,
         // in a process that ends with it.
         assert!(unsafe { register_area(&raw mut area.0) });
-        let cpu = crate::current_cpu();
+        let cpu = crate::current_cpu().expect("getcpu");
         assert!(crate::set_own_cpus(&crate::CpuMask::of(cpu)));
         // SAFETY: the kernel writes the word, before it returns to this thread.
         assert_eq!(unsafe { (&raw const area.0[1]).read_volatile() }, cpu);

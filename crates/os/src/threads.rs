@@ -134,12 +134,12 @@ pub fn set_own_cpus(cpus: &CpuMask) -> bool {
     unsafe { syscall!(Sysno::sched_setaffinity, 0, size_of_val(&cpus.0), cpus.0.as_ptr()) }.is_ok()
 }
 
-/// The CPU that the calling thread runs on.
-pub fn current_cpu() -> u32 {
+/// The CPU that the calling thread runs on; `None` if the kernel does not say.
+pub fn current_cpu() -> Option<u32> {
     let mut cpu = 0u32;
     // SAFETY: the kernel writes one number; a null node is none.
-    let _ = unsafe { syscall!(Sysno::getcpu, &raw mut cpu, 0, 0) };
-    cpu
+    let done = unsafe { syscall!(Sysno::getcpu, &raw mut cpu, 0, 0) };
+    done.is_ok().then_some(cpu)
 }
 
 /// CPUs that this process may run on, at least 1. Unlike the standard library's answer it opens no

@@ -121,7 +121,8 @@ impl IdleWatch {
             // In a PID namespace of its own its number is another process's here.
             let is_here = || {
                 let image = statistics::read_image(&file);
-                image.is_some_and(|image| image.process().is_some())
+                let own = terrace_os::pid_namespace();
+                image.is_some_and(|image| image.pid_namespace == own && image.process().is_some())
             };
             if process::anonymous_bytes(pid) >= FROM_BYTES && is_here() {
                 self.look_at(pid, file.started_ns);

@@ -230,7 +230,7 @@ mod tests {
         // The thread follows itself, and so stays.
         assert_eq!(follower.at, None);
         follower.served(&threads, 1, tid);
-        let cpu = sys::current_cpu();
+        let cpu = sys::current_cpu().expect("getcpu");
         assert_eq!((follower.at, sys::own_cpus()), (Some(cpu), Some(CpuMask::of(cpu))));
         follower.served(&threads, 1, tid + 1);
         assert_eq!((follower.at, sys::own_cpus()), (None, Some(all)));
