@@ -8,7 +8,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{LazyLock, OnceLock};
 use std::time::{Duration, Instant};
@@ -769,6 +769,19 @@ fn attach_until(target: &Target, call: u32, act: impl FnOnce(i32)) -> bool {
     reached
 }
 
+/// Detaches from a target once some of it is out, and does something before the keeper's call of
+/// number `call`. Returns whether there was such a call, and how `terrace detach` ended.
+fn detach_until(target: &Target, call: u32, act: impl FnOnce(i32)) -> (bool, ExitStatus) {
+    let figures = target.wait_until_out(2 << 20);
+    let keeper = figures["keeper"].as_i64().unwrap() as i32;
+    let mut command = Command::new(terrace_command());
+    command.args(["detach", &target.pid()]).stderr(Stdio::null());
+    let mut detaching = None;
+    let begin = || detaching = Some(command.spawn().expect("terrace starts"));
+    let reached = before_call_of(keeper, call, begin, act);
+    (reached, detaching.expect("it was started").wait().unwrap())
+}
+
 /// Numbers of the keeper's calls while it attaches: all of them, or in a quick run some.
 fn calls() -> impl Iterator<Item = u32> {
     let step = cycles(7, 1);
@@ -819,16 +832,9 @@ fn the_keeper_may_be_killed_before_any_call_of_detaching() {
     let (maps, mut reached) = (target.file("maps"), true);
     for call in calls() {
         target.attach("60M");
-        let figures = target.wait_until_out(2 << 20);
-        let keeper = figures["keeper"].as_i64().unwrap() as i32;
-        let mut command = Command::new(terrace_command());
-        command.args(["detach", &target.pid()]).stderr(Stdio::null());
-        let mut detaching = None;
-        let begin = || detaching = Some(command.spawn().expect("terrace starts"));
-        reached = before_call_of(keeper, call, begin, |keeper| {
+        (reached, _) = detach_until(&target, call, |keeper| {
             kill(&keeper.into(), libc::SIGKILL);
         });
-        detaching.expect("it was started").wait().unwrap();
         wait_until_alone(&target);
         assert_eq!(target.file("maps"), maps, "before call {call}");
         if !reached {
@@ -867,14 +873,7 @@ fn the_program_may_end_before_any_call_of_detaching() {
     for call in calls() {
         let mut target = Target::start(&program, &["waits"]);
         target.attach("60M");
-        let figures = target.wait_until_out(2 << 20);
-        let keeper = figures["keeper"].as_i64().unwrap() as i32;
-        let mut command = Command::new(terrace_command());
-        command.args(["detach", &target.pid()]).stderr(Stdio::null());
-        let mut detaching = None;
-        let begin = || detaching = Some(command.spawn().expect("terrace starts"));
-        let reached = before_call_of(keeper, call, begin, |_| signal(&target, libc::SIGKILL));
-        let left = detaching.expect("it was started").wait().unwrap();
+        let (reached, left) = detach_until(&target, call, |_| signal(&target, libc::SIGKILL));
         if !reached {
             assert!(call > 60 && left.success(), "no more than {call} calls, {left}");
             return target.ends_well();

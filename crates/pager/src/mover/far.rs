@@ -126,7 +126,7 @@ impl Far {
     pub fn new(pager: &Pager) -> Option<Far> {
         let mut far = Far {
             node: Arc::clone(pager.far()?.1),
-            placement: Box::new(FirstTouch::live()),
+            placement: Box::new(FirstTouch::live("faults")),
             slowness: 0.0,
             regions: Vec::new(),
             scans: 0,

@@ -237,10 +237,10 @@ pub struct FirstTouch {
 }
 
 impl FirstTouch {
-    /// The policy of a live program, where there are no samples: named after `faults`, which learns
-    /// nothing of memory that does not fault.
-    pub fn live() -> FirstTouch {
-        FirstTouch { name: "faults" }
+    /// The policy of a live program, by the name of a victim policy that learns nothing of memory
+    /// that does not fault.
+    pub fn live(name: &'static str) -> FirstTouch {
+        FirstTouch { name }
     }
 
     /// The policy of a simulation, beside others.

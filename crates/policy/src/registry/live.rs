@@ -40,14 +40,14 @@ pub const POLICIES: &[LivePolicy] = &[
         about: "by faults alone",
         uses_samples: false,
         victims: || Box::new(Faults::default()),
-        placement: |_| Box::new(FirstTouch::live()),
+        placement: |_| Box::new(FirstTouch::live("faults")),
     },
     LivePolicy {
         name: random::NAME,
         about: "regions in a random order, to judge others by",
         uses_samples: false,
         victims: || Box::new(random::Random::default()),
-        placement: |_| Box::new(random::Random::default()),
+        placement: |_| Box::new(FirstTouch::live(random::NAME)),
     },
     LivePolicy {
         name: jenga::CONFIG.name,

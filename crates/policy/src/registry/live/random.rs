@@ -2,10 +2,9 @@
 //! which the other policies can be judged.
 //!
 //! Nothing that faults or samples tell changes the order. Each ranking is another one, by random
-//! numbers that are the same in each run. Between DRAM and far memory, regions stay where they are.
+//! numbers that are the same in each run.
 
 use crate::eviction::victims::{Action, Choice, Pressure, RegionId, RegionView, VictimPolicy};
-use crate::placement::{Move, Place, PlacementPolicy, Room, UnitId};
 
 /// Name of the policy.
 pub const NAME: &str = "random";
@@ -55,28 +54,6 @@ impl VictimPolicy for Random {
         for last in (1..order.len()).rev() {
             order.swap(last, (self.draw() % (last as u64 + 1)) as usize);
         }
-    }
-}
-
-impl PlacementPolicy for Random {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
-    fn arrived(&mut self, _unit: UnitId, _place: Place, _size: u32) {}
-
-    fn gone(&mut self, _unit: UnitId) {}
-
-    fn sampled(&mut self, _unit: UnitId, _weight: u32) {}
-
-    fn decide(&mut self, _room: Room, moves: &mut Vec<Move>) {
-        moves.clear();
-    }
-
-    fn moved(&mut self, _unit: UnitId, _to: Place) {}
-
-    fn heat(&self, _unit: UnitId) -> f32 {
-        0.0
     }
 }
 
