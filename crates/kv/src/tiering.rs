@@ -1,6 +1,6 @@
-//! Terrace inside the server: its segments are moved between DRAM and tiers, and nothing else is.
+//! Terrace inside the server: its items are moved between DRAM and tiers, and nothing else is.
 //!
-//! The index, the metadata of segments, buffers and large items stay in DRAM. An item that is read
+//! The index, the metadata of segments and buffers stay in DRAM. An item that is read
 //! and not resident is restored by the thread that reads it, without a page fault.
 
 use std::fmt;

@@ -2,12 +2,12 @@
 
 mod common;
 
-use common::{Client, Server, kibibytes};
+use common::{Client, Server, kibibytes, skip};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::process::Command;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A value that is known from its key and version.
 fn value(key: usize, version: usize) -> Vec<u8> {
@@ -269,4 +269,44 @@ fn a_client_that_leaves_behind_its_request_is_noticed() {
         thread::sleep(Duration::from_millis(10));
     }
     assert_eq!(open(), Some(1), "the connection of a client that is gone stays open");
+}
+
+/// Large items that nobody reads leave DRAM, and every one of them comes back as it was.
+#[test]
+fn large_items_leave_dram() {
+    const ITEMS: usize = 2000;
+    /// Bytes of an item that is larger than 8 KiB, and seldom a whole number of pages.
+    fn large(key: usize, version: usize) -> Vec<u8> {
+        let seed = format!("{key}:{version}:");
+        seed.bytes().cycle().take(20_000 + key * 7919 % 150_000).collect()
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let socket = directory.path().join("socket");
+    let _server = Server::start(&socket, &["-m", "512", "-t", "1", "--dram", "64M"]);
+    let mut client = Client::connect(&socket);
+    let mut versions = vec![0; ITEMS];
+    let mut set = |client: &mut Client, key: usize, version: usize| {
+        versions[key] = version;
+        assert_eq!(client.set(&format!("large{key}"), 0, &large(key, version)), "STORED");
+    };
+    (0..ITEMS).for_each(|key| set(&mut client, key, 1));
+    // The pages of what is replaced are discarded, and given to others.
+    (0..ITEMS).step_by(3).for_each(|key| set(&mut client, key, 2));
+    if client.stats("terrace").contains(&("active".to_owned(), 0)) {
+        return skip("pages cannot be moved here; `terrace doctor` says why");
+    }
+    let begun = Instant::now();
+    loop {
+        let figures = client.stats("terrace");
+        let figure = |name: &str| figures.iter().find(|(n, _)| n == name).map_or(0, |(_, v)| *v);
+        if figure("physical_bytes") <= figure("budget_bytes") {
+            assert!(figure("touched_bytes") > 2 * figure("budget_bytes"), "{figures:?}");
+            break;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(60), "{figures:?}");
+        thread::sleep(Duration::from_millis(100));
+    }
+    for (key, version) in versions.into_iter().enumerate() {
+        assert_eq!(client.get(&format!("large{key}")), Some(large(key, version)), "large{key}");
+    }
 }

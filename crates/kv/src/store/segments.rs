@@ -1,4 +1,4 @@
-//! Where items live: segments of bump allocation, and allocations of their own for large items.
+//! Where items live: segments of bump allocation, and runs of whole pages for large items.
 //!
 //! Segments and large items stand in one queue, oldest first. When the limit is reached, some
 //! segments from its front are merged, and large items there are freed. The items that were used
@@ -11,8 +11,8 @@
 
 mod evict;
 mod reclaim;
+mod runs;
 
-use std::alloc::{Layout, alloc, dealloc};
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::sync::atomic::{
@@ -23,6 +23,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Instant;
 
 use terrace_objects::manager::Kind;
+use terrace_os::PAGE;
 
 use super::config::Config;
 use super::heat::Heat;
@@ -31,13 +32,12 @@ use super::index::{Index, Mapping};
 use super::item::{Header, Item};
 use crate::stats::Stats;
 use crate::tiering::Tiering;
+use runs::Runs;
 
 /// Bytes of a segment.
 pub(super) const SEGMENT: usize = 64 << 10;
-/// Items above this have an allocation of their own.
+/// Items above this are large: they have pages of their own.
 pub(super) const SMALL_MAX: usize = SEGMENT / 8;
-/// Large items take whole multiples of this.
-const LARGE_UNIT: usize = 4 << 10;
 /// Number of segments merged at once.
 const MERGED: usize = 4;
 /// Number of kinds of open segments.
@@ -48,7 +48,8 @@ const NEW: usize = Kind::Fresh as usize;
 pub(super) const MOVED: [Kind; 2] = [Kind::Hot, Kind::Cold];
 /// Number of segments kept free for merging.
 const RESERVED: usize = 8;
-/// Least address space for segments, bytes, for a limit that is raised later.
+/// Least address space for segments, and as much for large items, bytes, for a limit that is raised
+/// later.
 const ARENA_MIN: usize = 1 << 30;
 /// Entries of freed large items that the queue may hold besides as many as are alive.
 const QUEUE_SLACK: usize = 1024;
@@ -131,7 +132,7 @@ pub(super) struct Sealed {
 /// A large item that is freed as a whole.
 #[derive(Debug)]
 struct Large {
-    layout: Layout,
+    pages: usize,
     /// Whether the item is being written.
     pending: bool,
     /// Number that differs from an earlier item's at the same address.
@@ -159,6 +160,8 @@ struct State {
     queue: VecDeque<Unit>,
     large: HashMap<usize, Large>,
     large_count: u64,
+    /// The pages of large items.
+    runs: Runs,
     used: usize,
     /// The second and the last flush that `swept` is about.
     swept_for: (u32, u64),
@@ -169,6 +172,7 @@ struct State {
 /// The memory of all items.
 #[derive(Debug)]
 pub(super) struct Segments {
+    /// The segments, and as many bytes for large items behind them.
     arena: Mapping,
     usage: Vec<Usage>,
     state: Mutex<State>,
@@ -194,13 +198,14 @@ impl Segments {
             queue: VecDeque::new(),
             large: HashMap::new(),
             large_count: 0,
+            runs: Runs::new(count * SEGMENT / PAGE),
             used: config.used_from_start,
             swept_for: (0, 0),
             swept: 0,
         };
-        let arena = Mapping::new(count * SEGMENT)?;
+        let arena = Mapping::new(2 * count * SEGMENT)?;
         match config.tiering {
-            Some(tiering) => tiering.manage(arena.address(), count * SEGMENT),
+            Some(tiering) => tiering.manage(arena.address(), 2 * count * SEGMENT),
             None => arena.ask_for_huge_pages(count * SEGMENT),
         }
         Ok(Segments {
@@ -286,6 +291,14 @@ impl Segments {
         unsafe { self.arena.address().add(segment * SEGMENT) }
     }
 
+    /// The address of a page for large items.
+    fn page(&self, page: usize) -> *mut u8 {
+        let segments = self.usage.len() * SEGMENT;
+        debug_assert!(page < segments / PAGE);
+        // SAFETY: behind the segments the arena has as many bytes again.
+        unsafe { self.arena.address().add(segments + page * PAGE) }
+    }
+
     /// Makes space for an item, evicting others where allowed. `finished` must follow.
     pub(super) fn allocate(&self, size: usize, context: Context<'_>) -> Option<*mut u8> {
         let mut state = self.state();
@@ -327,17 +340,13 @@ impl Segments {
         size: usize,
         context: Context<'_>,
     ) -> Option<*mut u8> {
-        let layout = Layout::from_size_align(size.next_multiple_of(LARGE_UNIT), 8).ok()?;
-        self.make_room(state, layout.size(), context)?;
-        // SAFETY: the size is not 0.
-        let pointer = unsafe { alloc(layout) };
-        if pointer.is_null() {
-            return None;
-        }
-        state.used += layout.size();
+        let pages = size.div_ceil(PAGE);
+        self.make_room(state, pages * PAGE, context)?;
+        let pointer = self.page(state.runs.take(pages)?);
+        state.used += pages * PAGE;
         state.large_count += 1;
         let number = state.large_count;
-        state.large.insert(pointer as usize, Large { layout, pending: true, number });
+        state.large.insert(pointer as usize, Large { pages, pending: true, number });
         self.prune(state);
         state.queue.push_back(Unit::Large(pointer as usize, number));
         Some(pointer)
@@ -388,9 +397,21 @@ impl Segments {
 
     fn free_large(&self, state: &mut State, pointer: usize) {
         if let Some(large) = state.large.remove(&pointer) {
-            state.used -= large.layout.size();
-            // SAFETY: it was allocated with this layout, and the index has it no more.
-            unsafe { dealloc(pointer as *mut u8, large.layout) };
+            state.used -= large.pages * PAGE;
+            let first = (pointer - self.page(0) as usize) / PAGE;
+            state.runs.give_back(first, large.pages, |first, pages| {
+                self.discard(self.page(first), pages * PAGE);
+            });
+        }
+    }
+
+    /// Discards the contents of a range of the arena, of which the index has no item any more.
+    fn discard(&self, start: *mut u8, bytes: usize) {
+        match self.tiering {
+            // The contents need not be kept anywhere, nor restored when the range is used again.
+            Some(tiering) => tiering.discard(start, bytes),
+            // SAFETY: no thread reads what the index does not have.
+            None => _ = unsafe { libc::madvise(start.cast(), bytes, libc::MADV_DONTNEED) },
         }
     }
 
@@ -442,12 +463,8 @@ impl Segments {
     fn close(&self, state: &mut State, segment: usize) {
         self.usage[segment].number.store(0, Relaxed);
         state.sealed -= 1;
-        if let Some(tiering) = self.tiering {
-            // The contents need not be kept anywhere, nor restored when the segment is used again.
-            tiering.discard(self.address(segment), SEGMENT);
-        } else if state.free.len() >= 2 * RESERVED {
-            // SAFETY: the index has no item of the segment any more, so that no thread reads it.
-            unsafe { libc::madvise(self.address(segment).cast(), SEGMENT, libc::MADV_DONTNEED) };
+        if self.tiering.is_some() || state.free.len() >= 2 * RESERVED {
+            self.discard(self.address(segment), SEGMENT);
         }
         state.free.push(segment);
         state.used -= SEGMENT;
@@ -484,7 +501,7 @@ impl Segments {
     }
 
     /// Whether an item lies where a hot item may lie. That is among hot ones, in a segment that is
-    /// being filled, or in an allocation of its own.
+    /// being filled, or in pages of its own.
     pub(super) fn is_placed(&self, pointer: *mut u8) -> bool {
         self.segment_of(pointer).is_none_or(|segment| {
             self.kind(segment) == Kind::Hot || self.usage[segment].number.load(Acquire) == 0
