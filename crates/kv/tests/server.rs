@@ -271,7 +271,7 @@ fn a_client_that_leaves_behind_its_request_is_noticed() {
     assert_eq!(open(), Some(1), "the connection of a client that is gone stays open");
 }
 
-/// Large items that nobody reads leave DRAM, and every one of them comes back as it was.
+/// Large items leave DRAM when they are not read, and every one of them comes back as it was.
 #[test]
 fn large_items_leave_dram() {
     const ITEMS: usize = 2000;
