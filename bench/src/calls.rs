@@ -18,6 +18,7 @@ use std::os::unix::process::CommandExt as _;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 use syscalls::{Sysno, syscall};
+use terrace_testkit::process::threads;
 use terrace_testkit::zram::Zram;
 
 /// What is timed. A child by an instruction of the program's own is not known to the C library, so
@@ -319,7 +320,7 @@ fn shown_of(flags: Option<&[&str]>, processes: usize) -> anyhow::Result<Shown> {
             let pid: u32 = pid.parse()?;
             let all = process::rollup(pid)?;
             shown.processes += 1;
-            shown.threads += fs::read_dir(format!("/proc/{pid}/task"))?.count();
+            shown.threads += threads(pid)?.len();
             shown.rss += all("Rss");
             shown.pss += all("Pss");
         }

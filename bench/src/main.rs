@@ -32,6 +32,7 @@ mod servers;
 mod side;
 mod sim;
 mod solver;
+mod start;
 mod threads;
 mod victims;
 mod zswap;

@@ -10,6 +10,8 @@ use std::fs;
 use std::ops::Range;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
+use terrace_testkit::process::{companion, status_bytes};
+use terrace_testkit::random::{Congruential, Xorshift};
 
 pub const PAGE: usize = 4096;
 pub const MIB: usize = 1 << 20;
@@ -36,24 +38,18 @@ pub fn map(len: usize) -> *mut u8 {
 
 /// JSON-like text with some noise: about 2.5 times compressible by lz4, as many heaps are.
 pub fn fill(memory: *mut u8, len: usize) {
-    let mut state = 0x9E37_79B9_7F4A_7C15u64;
-    let mut random = move || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state
-    };
+    let mut random = Xorshift::new(0x9E37_79B9_7F4A_7C15);
     let mut text = String::with_capacity(PAGE * 2);
     for page in 0..len / PAGE {
         text.clear();
         while text.len() < PAGE {
-            let value = random();
+            let value = random.draw();
             text.push_str(&format!(
                 "{{\"id\":{},\"user\":\"user-{:05}\",\"score\":{},\"token\":\"{:012x}\",\"active\":true}},",
                 page * 64 + text.len(),
                 value % 100_000,
                 value >> 48,
-                random() >> 16
+                random.draw() >> 16
             ));
         }
         // SAFETY: the page lies in the caller's mapping.
@@ -77,10 +73,9 @@ pub fn page_out_in_batches(memory: *mut u8) {
 /// The pages in an order that looks random and is always the same.
 fn shuffled(pages: Range<usize>) -> Vec<usize> {
     let mut order: Vec<usize> = pages.collect();
-    let mut state = 42u64;
+    let mut random = Congruential::new(42);
     for i in (1..order.len()).rev() {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        order.swap(i, (state >> 33) as usize % (i + 1));
+        order.swap(i, (random.draw() >> 33) as usize % (i + 1));
     }
     order
 }
@@ -321,7 +316,7 @@ fn touched_by(memory: usize, threads: usize, case: FaulterCase) -> anyhow::Resul
     let mut touches = Histogram::<u64>::new_with_bounds(1, 10_000_000_000, 3)?;
     let (mut rates, mut cpu_us) = (Vec::new(), Vec::new());
     let (mut out_share, mut memory_mib) = (1.0f64, Vec::new());
-    let companion = process::companion(std::process::id());
+    let companion = companion(std::process::id());
     // Of this process, and of Terrace's beside it.
     let cpu_seconds = || {
         let beside = companion.and_then(|companion| process::run_time_alone(companion).ok());
@@ -384,13 +379,7 @@ fn touched_by(memory: usize, threads: usize, case: FaulterCase) -> anyhow::Resul
 
 /// Anonymous memory of this process, which Terrace's pools are in, and what zram takes as swap.
 fn held_bytes() -> anyhow::Result<u64> {
-    let status = fs::read_to_string("/proc/self/status")?;
-    let kib: u64 = status
-        .lines()
-        .find_map(|line| line.strip_prefix("RssAnon:"))
-        .and_then(|rest| rest.trim().trim_end_matches(" kB").parse().ok())
-        .context("status tells RssAnon")?;
-    let mut bytes = kib << 10;
+    let mut bytes = status_bytes("self", "RssAnon").context("status tells RssAnon")?;
     for line in fs::read_to_string("/proc/swaps")?.lines() {
         let device = line.split_whitespace().next().and_then(|path| path.strip_prefix("/dev/"));
         if let Some(zram) = device.filter(|device| device.starts_with("zram")) {
@@ -420,10 +409,9 @@ pub fn fill_memory(gib: usize) -> anyhow::Result<()> {
 
 /// Sizes of objects as heaps have them: mostly small, some of many pages.
 fn sizes() -> impl FnMut() -> usize {
-    let mut state = 7u64;
+    let mut random = Congruential::new(7);
     move || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        let random = (state >> 33) as usize;
+        let random = (random.draw() >> 33) as usize;
         match random % 64 {
             0 => 8192 + random / 64 % 57_344,
             1..=8 => 512 + random / 64 % 3584,

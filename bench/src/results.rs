@@ -3,6 +3,7 @@
 use crate::machine;
 use serde_json::{Value, json};
 use std::path::Path;
+use terrace_testkit::random::Congruential;
 
 /// The middle value.
 pub fn median(values: &[f64]) -> f64 {
@@ -18,11 +19,8 @@ pub fn median(values: &[f64]) -> f64 {
 /// The 95 % interval of the median, from 10,000 samples drawn with replacement from `values`
 /// (always the same draws).
 pub fn median_interval(values: &[f64]) -> (f64, f64) {
-    let mut state = 0x9E37_79B9_7F4A_7C15u64;
-    let mut draw = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        values[(state >> 33) as usize % values.len()]
-    };
+    let mut random = Congruential::new(0x9E37_79B9_7F4A_7C15);
+    let mut draw = || values[(random.draw() >> 33) as usize % values.len()];
     if values.is_empty() {
         return (f64::NAN, f64::NAN);
     }

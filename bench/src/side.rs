@@ -5,11 +5,11 @@ use crate::machine;
 use crate::servers::process;
 use anyhow::Context;
 use serde_json::{Value, json};
-use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
+use terrace_testkit::process::size;
 
 /// What runs beside the measured program: its allocator, and Terrace if any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -166,10 +166,10 @@ fn measure(child: &mut Child, side: Side, settle: Duration) -> anyhow::Result<Fo
 
 /// Resident bytes of libterrace.so: of the file, and changed.
 fn library(pid: u32) -> anyhow::Result<(f64, f64)> {
-    let text = fs::read_to_string(format!("/proc/{pid}/smaps"))?;
+    let text = terrace_testkit::process::file(pid, "smaps")?;
     let (mut file, mut data, mut inside) = (0.0, 0.0, false);
     for line in text.lines() {
-        match process::kib(line) {
+        match size(line).map(|(name, bytes)| (name, bytes as f64)) {
             Some(("Rss", bytes)) if inside => file += bytes,
             Some(("Anonymous", bytes)) if inside => (file, data) = (file - bytes, data + bytes),
             None if line.contains('-') && line.contains(' ') && !line.starts_with("VmFlags") => {

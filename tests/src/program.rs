@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
+use terrace_testkit::process;
 
 /// How long a program may take unless a test says otherwise.
 const TIME_LIMIT: Duration = Duration::from_secs(120);
@@ -250,8 +251,8 @@ impl Running {
             return self.pid();
         }
         loop {
-            if let Some(child) = children_of(self.pid()).first() {
-                return *child;
+            if let Some(child) = process::children(self.pid()).first() {
+                return *child as i32;
             }
             assert!(Instant::now() < self.deadline, "{} did not start in time", self.what);
             std::thread::sleep(Duration::from_millis(1));
@@ -261,17 +262,10 @@ impl Running {
     /// The process in which Terrace moves the program's pages, once it is there: it shares the
     /// program's memory.
     pub fn companion_pid(&self) -> i32 {
-        const SHARED_MEMORY: i32 = 1;
-        let program = self.program_pid();
-        let shares = |process: &i32| {
-            // SAFETY: no memory is involved.
-            unsafe { libc::syscall(libc::SYS_kcmp, program, *process, SHARED_MEMORY, 0, 0) == 0 }
-        };
+        let program = self.program_pid() as u32;
         loop {
-            let processes = fs::read_dir("/proc").expect("/proc is mounted").flatten();
-            let processes = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-            if let Some(companion) = processes.filter(|process| *process != program).find(shares) {
-                return companion;
+            if let Some(companion) = process::companion(program) {
+                return companion as i32;
             }
             assert!(Instant::now() < self.deadline, "{} has no companion", self.what);
             std::thread::sleep(Duration::from_millis(5));
@@ -285,13 +279,24 @@ impl Running {
     /// - processes in which Terrace moves pages, whose memory is the program's.
     pub fn processes(&self) -> Vec<i32> {
         let mut all = descendants_of(self.pid());
-        let is_ours =
-            |name: String| ["terrace-pager\n", "signal-witness\n"].contains(&name.as_str());
-        all.retain(|process| {
-            fs::read_to_string(format!("/proc/{process}/comm")).is_ok_and(|name| !is_ours(name))
-        });
+        let is_ours = |name: String| ["terrace-pager", "signal-witness"].contains(&name.as_str());
+        all.retain(|process| process::name(process).is_some_and(|name| !is_ours(name)));
         all.retain(|process| !self.under_terrace || *process != self.pid());
         all
+    }
+
+    /// Waits until the program has written a text to standard output. Panics, with its output, if
+    /// it ends before that, or does not do so in time.
+    #[track_caller]
+    pub fn wait_for_output(&self, text: &str) {
+        loop {
+            let goes_on = Instant::now() < self.deadline && !process::has_ended(self.pid());
+            if self.stdout_so_far().contains(text) {
+                return;
+            }
+            assert!(goes_on, "{}", self.state(&format!("did not write {text:?}")));
+            std::thread::sleep(POLL_INTERVAL);
+        }
     }
 
     /// Whether the program has not ended yet.
@@ -319,7 +324,7 @@ impl Running {
 
     /// Asks the program to end.
     pub fn terminate(&self) {
-        kill(self.pid(), libc::SIGTERM);
+        process::signal(self.pid(), libc::SIGTERM);
     }
 
     /// Waits for the program's end. Panics, with its output, if that does not come in time.
@@ -333,7 +338,7 @@ impl Running {
         };
         self.finished = true;
         // Children that outlived it are not waited for, and not left behind either.
-        kill(-self.pid(), libc::SIGKILL);
+        process::signal(-self.pid(), libc::SIGKILL);
         let read = |name| fs::read(self.scratch.path().join(name)).unwrap_or_default();
         let report = fs::read(self.scratch.path().join("report.json")).ok();
         Finished {
@@ -354,11 +359,9 @@ impl Running {
     fn threads(&self) -> String {
         let mut text = String::new();
         for process in descendants_of(self.pid()) {
-            for task in
-                fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten()
-            {
+            for task in process::threads(process).unwrap_or_default() {
                 let read = |name| {
-                    fs::read_to_string(task.path().join(name)).unwrap_or_default().trim().to_owned()
+                    fs::read_to_string(task.join(name)).unwrap_or_default().trim().to_owned()
                 };
                 text += &format!(
                     "{process}/{:?} {}: in {}, {}\n",
@@ -382,9 +385,9 @@ impl Drop for Running {
             eprintln!("{}\n{}", self.state("was still running"), self.threads());
         }
         for process in descendants_of(self.pid()) {
-            kill(process, libc::SIGKILL);
+            process::signal(process, libc::SIGKILL);
         }
-        kill(-self.pid(), libc::SIGKILL);
+        process::signal(-self.pid(), libc::SIGKILL);
         let _ = self.child.wait();
     }
 }
@@ -430,35 +433,7 @@ fn account(what: &str, verdict: &str, stdout: &[u8], stderr: &str) -> String {
     )
 }
 
-fn children_of(process: i32) -> Vec<i32> {
-    let text =
-        fs::read_to_string(format!("/proc/{process}/task/{process}/children")).unwrap_or_default();
-    text.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect()
-}
-
 /// The process and all processes that descend from it.
 fn descendants_of(process: i32) -> Vec<i32> {
-    let mut found = vec![process];
-    let mut next = 0;
-    while next < found.len() {
-        let children: Vec<i32> = fs::read_dir(format!("/proc/{}/task", found[next]))
-            .into_iter()
-            .flatten()
-            .flatten()
-            .flat_map(|task| fs::read_to_string(task.path().join("children")).ok())
-            .flat_map(|text| {
-                text.split_ascii_whitespace()
-                    .filter_map(|pid| pid.parse().ok())
-                    .collect::<Vec<i32>>()
-            })
-            .collect();
-        found.extend(children);
-        next += 1;
-    }
-    found
-}
-
-fn kill(process: i32, signal: i32) {
-    // SAFETY: no memory is involved; the process (or group) is one that this test started.
-    unsafe { libc::kill(process, signal) };
+    process::descendants(process as u32).into_iter().map(|found| found as i32).collect()
 }

@@ -8,10 +8,16 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
+use std::process::{ChildStdout, Command, ExitStatus, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{LazyLock, OnceLock};
 use std::time::{Duration, Instant};
+use terrace_testkit::child::Ended;
+use terrace_testkit::group;
+use terrace_testkit::process::{self, Stat, is_root};
+use terrace_testkit::public::Public;
+use terrace_testkit::random::Congruential;
+use terrace_testkit::wait::Wait;
 use terrace_tests::{
     Guest, Steps, Zram, before_call, before_call_of, compiled, has_swap, skip, target_directory,
     terrace_command, without_swap,
@@ -19,7 +25,7 @@ use terrace_tests::{
 
 /// A program that checks what it reads.
 struct Target {
-    child: Child,
+    child: Ended,
     output: BufReader<ChildStdout>,
 }
 
@@ -36,7 +42,7 @@ impl Target {
         let mut line = String::new();
         output.read_line(&mut line).expect("it says something");
         assert_eq!(line, "ready\n");
-        Target { child, output }
+        Target { child: Ended::by_kill(child), output }
     }
 
     fn pid(&self) -> String {
@@ -44,19 +50,16 @@ impl Target {
     }
 
     fn file(&self, name: &str) -> String {
-        std::fs::read_to_string(format!("/proc/{}/{name}", self.pid())).unwrap_or_default()
+        process::file(self.pid(), name).unwrap_or_default()
     }
 
     fn resident_bytes(&self) -> u64 {
-        let status = self.file("status");
-        let line = status.lines().find(|line| line.starts_with("RssAnon:")).expect("it lives");
-        line.split_ascii_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
+        process::status_bytes(self.pid(), "RssAnon").expect("it lives")
     }
 
     /// Whether the program has ended and is a zombie. The main thread alone may end earlier.
     fn has_ended(&self) -> bool {
-        let threads = std::fs::read_dir(format!("/proc/{}/task", self.pid())).unwrap().count();
-        threads == 1 && self.file("stat").contains(") Z ")
+        process::threads(self.pid()).unwrap().len() == 1 && process::has_ended(self.pid())
     }
 
     fn descriptors(&self) -> usize {
@@ -102,13 +105,6 @@ impl Target {
         self.output.read_to_string(&mut rest).expect("its output can be read");
         let status = self.child.wait().expect("it ends");
         assert!(status.success() && rest.contains(what), "{status}: {rest}");
-    }
-}
-
-impl Drop for Target {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
@@ -169,7 +165,7 @@ fn refused_once(command: &[&str], line: &str, reason: &str) {
     let there = || child_that_has(child.id(), line);
     let pid = wait_for("the program", there);
     // Memory that the program maps by itself meanwhile is no change of ours.
-    let maps = || std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+    let maps = || process::file(pid, "maps").unwrap();
     let settled = wait_for("the program to settle", || {
         let before = maps();
         let stays = || {
@@ -181,20 +177,17 @@ fn refused_once(command: &[&str], line: &str, reason: &str) {
     refused(&["attach", &pid.to_string(), "--dram", "1G"], reason);
     assert_eq!(maps(), settled, "a refusal changes nothing");
     for pid in [pid, child.id()] {
-        // SAFETY: no memory is involved; a child of this test's, or a child of that.
-        unsafe { libc::kill(pid as i32, libc::SIGKILL) };
+        process::signal(pid as i32, libc::SIGKILL);
     }
     child.wait().unwrap();
 }
 
 /// A process, or one of its children, whose status has a line.
 fn child_that_has(pid: u32, line: &str) -> Option<u32> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    if status.contains(line) {
+    if process::file(pid, "status").ok()?.contains(line) {
         return Some(pid);
     }
-    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
-    children.split_ascii_whitespace().find_map(|child| child_that_has(child.parse().ok()?, line))
+    process::children(pid).into_iter().find_map(|child| child_that_has(child, line))
 }
 
 /// Starts the test program below another command, and expects that attaching to it is refused.
@@ -208,46 +201,30 @@ fn refused_child_of(command: &[&str], reason: &str) {
 fn refused_by(by: &[&str], arguments: &[&str]) -> String {
     let mut command = Command::new(by[0]);
     // Where the command lies other users may not look.
-    let copy = tempfile::Builder::new().permissions(public()).tempdir().unwrap();
-    let program = copy.path().join("terrace");
-    std::fs::copy(terrace_command(), &program).unwrap();
+    let public = Public::with(&[]);
+    let program = public.publish(&terrace_command());
     let output = command.args(&by[1..]).arg(program).args(arguments).output().expect("it starts");
     assert!(!output.status.success());
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-fn public() -> std::fs::Permissions {
-    std::os::unix::fs::PermissionsExt::from_mode(0o755)
-}
-
-fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let end = Instant::now() + Duration::from_secs(60);
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(Instant::now() < end, "waited too long for {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+#[track_caller]
+fn wait_for<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
+    Wait::within(Duration::from_secs(60)).until_some(what, look)
 }
 
 fn kill(pid: &serde_json::Value, signal: i32) {
-    // SAFETY: no memory is involved; a process of this test's.
-    assert_eq!(unsafe { libc::kill(pid.as_i64().unwrap() as i32, signal) }, 0);
+    assert!(process::signal(pid.as_i64().unwrap() as i32, signal));
 }
 
 /// Waits until a process is gone, or waits only for its parent to take notice.
 fn wait_until_ended(pid: &serde_json::Value) {
-    wait_for("a process to end", || {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        (stat.is_empty() || stat.contains(") Z ")).then_some(())
-    });
+    wait_for("a process to end", || process::has_ended(pid).then_some(()));
 }
 
 /// Whether this machine allows attaching; where it does not, the reason is printed.
 fn can_attach(what: &str) -> bool {
-    // SAFETY: no arguments, no errors.
-    if unsafe { libc::geteuid() } != 0 {
+    if !is_root() {
         skip(what, "attaching needs root");
         return false;
     }
@@ -483,8 +460,7 @@ fn who_cannot_be_attached_to_is_told_why_and_left_alone() {
     refused(&["detach", &pid], "is not attached to");
     let number = target.child.id() as i32;
     let signal = |signal: i32| {
-        // SAFETY: no memory is involved; a child of this test's.
-        assert_eq!(unsafe { libc::kill(number, signal) }, 0);
+        assert!(process::signal(number, signal));
     };
     signal(libc::SIGSTOP);
     wait_for("the stop", || target.file("stat").contains(") T ").then_some(()));
@@ -662,12 +638,11 @@ fn a_program_for_musl_reads_what_it_wrote() {
 }
 
 /// Numbers that are alike in each run, so that a failure can be had again, as far as time allows.
-struct Random(u64);
+struct Random(Congruential);
 
 impl Random {
     fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        (self.0 >> 33) % end
+        (self.0.draw() >> 33) % end
     }
 
     fn pause(&mut self, most_us: u64) {
@@ -683,32 +658,16 @@ fn cycles(few: u32, many: u32) -> u32 {
 /// Processes of Terrace that belong to a target, with their names. Their command line has the
 /// target's number.
 fn ours(target: &Target) -> Vec<(i32, String)> {
-    let entries = std::fs::read_dir("/proc").unwrap().flatten();
-    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     let words = format!("attach\0{}\0", target.pid());
-    let wanted = |pid: &i32| {
+    let wanted = |pid: &u32| {
         let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         String::from_utf8_lossy(&line).contains(&words)
     };
-    let name = |pid: i32| std::fs::read_to_string(format!("/proc/{pid}/comm")).ok();
-    pids.filter(wanted)
-        .filter_map(|pid| Some((pid, name(pid)?.trim_end().to_string())))
-        .filter(|(pid, _)| {
-            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-            !stat.contains(") Z ")
-        })
+    process::all()
+        .filter(wanted)
+        .filter_map(|pid| Some((pid as i32, process::name(pid)?)))
+        .filter(|(pid, _)| !process::has_ended(pid))
         .collect()
-}
-
-/// Whether another process has the target's memory: a stub, or a child before an exec.
-fn is_shared(target: &Target) -> bool {
-    const KCMP_VM: i32 = 1;
-    let own = target.child.id() as i32;
-    let entries = std::fs::read_dir("/proc").unwrap().flatten();
-    let mut pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    // SAFETY: no memory is involved.
-    let is_same = |pid: i32| unsafe { libc::syscall(libc::SYS_kcmp, own, pid, KCMP_VM, 0, 0) } == 0;
-    pids.any(|pid| pid != own && is_same(pid))
 }
 
 /// Waits until no keeper, guard or stub of a target is left, and checks that the target goes on as
@@ -722,7 +681,9 @@ fn wait_until_alone(target: &Target) {
         let sockets = std::fs::read_to_string("/proc/net/unix").unwrap();
         (!sockets.lines().any(is_bound)).then_some(())
     });
-    wait_for("the stub to leave", || (!is_shared(target)).then_some(()));
+    // A stub has the target's memory, and so has a child before an exec.
+    let is_shared = || process::companion(target.child.id()).is_some();
+    wait_for("the stub to leave", || (!is_shared()).then_some(()));
     let state = target.file("stat");
     assert!(!state.contains(") T ") && !state.contains(") t "), "{state}");
     assert!(target.file("status").contains("TracerPid:\t0\n"));
@@ -790,8 +751,7 @@ fn calls() -> impl Iterator<Item = u32> {
 }
 
 fn signal(target: &Target, signal: i32) {
-    // SAFETY: no memory is involved; a child of this test's.
-    assert_eq!(unsafe { libc::kill(target.child.id() as i32, signal) }, 0);
+    assert!(process::signal(target.child.id() as i32, signal));
 }
 
 #[test]
@@ -1078,12 +1038,7 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         let _ = std::fs::write(self.path.join(self.state), self.words[1]);
-        for _ in 0..100 {
-            if std::fs::remove_dir(&self.path).is_ok() {
-                break;
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        group::remove(&self.path);
     }
 }
 
@@ -1140,7 +1095,7 @@ fn attached_and_detached_again_and_again() {
         return;
     }
     let target = Target::start(&static_program(), &["7200", "stress"]);
-    let mut random = Random(1);
+    let mut random = Random(Congruential::new(1));
     for _ in 0..cycles(40, 1000) {
         target.attach("16M");
         random.pause(200_000);
@@ -1156,7 +1111,7 @@ fn killed_at_any_moment() {
         return;
     }
     let target = Target::start(&static_program(), &["7200", "stress"]);
-    let mut random = Random(2);
+    let mut random = Random(Congruential::new(2));
     let (pid, mut killed, mut stubs) = (target.pid(), [0; 3], 0);
     for _ in 0..cycles(60, 1000) {
         let mut command = Command::new(terrace_command());
@@ -1194,8 +1149,7 @@ fn killed_at_any_moment() {
             processes.iter().find(|(_, name)| name == victim).map(|(process, _)| *process)
         };
         if let Some(process) = process.filter(|process| *process > 0) {
-            // SAFETY: no memory is involved; it may have ended since, and numbers go round slowly.
-            unsafe { libc::kill(process, libc::SIGKILL) };
+            process::signal(process, libc::SIGKILL);
             killed[moment as usize] += 1;
             stubs += u32::from(victim == "stub");
         }
@@ -1223,12 +1177,12 @@ fn the_stub_has_no_rights_and_strangers_are_not_answered() {
     let target = Target::start(&static_program(), &["60", "idle"]);
     target.attach("12M");
     let figures = target.wait_until_out(10 << 20);
-    let status = std::fs::read_to_string(format!("/proc/{}/status", figures["stub"])).unwrap();
+    let status = process::file(&figures["stub"], "status").unwrap();
     for line in ["Seccomp:\t2", "NoNewPrivs:\t1", "CapEff:\t0000000000000000"] {
         assert!(status.contains(line), "{line}: {status}");
     }
-    let maps = std::fs::read_to_string(format!("/proc/{}/maps", target.pid())).unwrap();
-    assert!(!maps.contains(" rwx"), "code that can be written: {maps}");
+    let maps = target.file("maps");
+    assert!(!maps.is_empty() && !maps.contains(" rwx"), "code that can be written: {maps}");
     let descriptors = std::fs::read_dir(format!("/proc/{}/fd", figures["stub"])).unwrap();
     for descriptor in descriptors.flatten() {
         let file = std::fs::read_link(descriptor.path()).unwrap();
@@ -1454,13 +1408,6 @@ fn a_child_reads_its_data_when_program_and_stub_are_dead() {
     }
 }
 
-/// Time on CPUs that a process has used, ms.
-fn used_ms(pid: &serde_json::Value) -> u64 {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("it lives");
-    let fields = stat.rsplit_once(") ").expect("a name").1.split(' ').skip(11).take(2);
-    fields.map(|ticks| ticks.parse::<u64>().unwrap() * 10).sum()
-}
-
 /// Expects that a keeper, or a guard in its place, that waits for something answers with the cause.
 /// It must use next to no CPU time, also while a client is connected and says nothing.
 #[track_caller]
@@ -1470,19 +1417,18 @@ fn expect_answers(target: &Target, process: &serde_json::Value, cause: &str) {
     assert_eq!(&figures["keeper"], process);
     refused(&["detach", &target.pid()], cause);
     let _silent = connected(&target.pid()).expect("the keeper listens");
-    let before = used_ms(process);
+    let cpu = || Stat::of(process).expect("it lives").cpu;
+    let before = cpu();
     std::thread::sleep(Duration::from_secs(1));
-    let used = used_ms(process) - before;
-    assert!(used < 300, "{used} ms of a CPU in a second");
+    let used = cpu() - before;
+    assert!(used < Duration::from_millis(300), "{used:?} of a CPU in a second");
 }
 
 /// Limits the address space of a process to 64 GiB more than it has mapped. That is too little for
 /// one more record of pages, of 256 GiB.
 fn without_room_for_a_record(pid: &serde_json::Value) {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let mapped = status.lines().find_map(|line| line.strip_prefix("VmSize:")).unwrap();
-    let mapped: u64 = mapped.trim().trim_end_matches(" kB").parse().unwrap();
-    limit_addresses(pid, (mapped << 10) + (64 << 30));
+    let mapped = process::status_bytes(pid, "VmSize").unwrap();
+    limit_addresses(pid, mapped + (64 << 30));
 }
 
 fn limit_addresses(pid: &serde_json::Value, most: u64) {
@@ -1646,17 +1592,11 @@ fn what_processes_of_a_group_share_counts_once() {
         .expect("python3 starts");
     let mut output = BufReader::new(child.stdout.take().unwrap());
     output.read_line(&mut String::new()).unwrap();
-    let target = Target { child, output };
+    let target = Target { child: Ended::by_kill(child), output };
     let path = group.path.to_str().unwrap();
     let pids = || {
-        let children = |pid: &str| {
-            let file = format!("/proc/{pid}/task/{pid}/children");
-            let text = std::fs::read_to_string(file).unwrap_or_default();
-            text.split_ascii_whitespace().map(str::to_owned).collect::<Vec<_>>()
-        };
-        let first = children(&target.pid());
-        let second = first.iter().flat_map(|pid| children(pid)).collect::<Vec<_>>();
-        [vec![target.pid()], first.clone(), second].concat()
+        let all = process::descendants(target.child.id());
+        all.iter().map(u32::to_string).collect::<Vec<_>>()
     };
     wait_for("all of them", || (pids().len() == 4).then_some(()));
     pids().iter().for_each(|pid| group.add(pid));
@@ -1674,15 +1614,14 @@ fn what_processes_of_a_group_share_counts_once() {
     });
     told(terrace(&["detach", &figures["pid"].to_string()]));
     for pid in pids().iter().rev() {
-        // SAFETY: no memory is involved; processes of this test's.
-        unsafe { libc::kill(pid.parse().unwrap(), libc::SIGKILL) };
+        process::signal(pid.parse().unwrap(), libc::SIGKILL);
     }
 }
 
 /// Reads, from outside, all memory of a process that the process may write. What is in swap comes
 /// back.
 fn touch_all(pid: &str) {
-    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+    let maps = process::file(pid, "maps").unwrap();
     let memory = std::fs::File::open(format!("/proc/{pid}/mem")).unwrap();
     for line in maps.lines().filter(|line| line.contains(" rw-")) {
         let (start, end) = line.split_once(' ').unwrap().0.split_once('-').unwrap();

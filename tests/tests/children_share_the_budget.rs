@@ -5,6 +5,7 @@ use std::fmt::Display;
 use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
+use terrace_testkit::process;
 use terrace_tests::{
     Finished, Program, Report, Running, Terrace, compiled, machine, skip, terrace_command,
 };
@@ -25,12 +26,8 @@ fn case(words: &[&str]) -> Program {
 
 /// Anonymous memory of all processes, where a page that several share counts once.
 fn anonymous_bytes(processes: &[i32]) -> f64 {
-    let of = |process: &i32| -> Option<f64> {
-        let rollup = fs::read_to_string(format!("/proc/{process}/smaps_rollup")).ok()?;
-        let line = rollup.lines().find_map(|line| line.strip_prefix("Pss_Anon:"))?;
-        Some(line.trim().strip_suffix(" kB")?.parse::<f64>().ok()? * 1024.0)
-    };
-    processes.iter().filter_map(of).sum()
+    let of = |pid: &i32| process::rollup_bytes(pid, "Pss_Anon");
+    processes.iter().filter_map(of).map(|bytes| bytes as f64).sum()
 }
 
 /// Looks at a run from outside, over time: the memory of all processes in bytes, and their number.
@@ -236,9 +233,7 @@ fn without_terrace_run_all_keep_what_they_have() {
         assert!(Instant::now() < deadline, "they never came to their budget");
         std::thread::sleep(POLL_INTERVAL);
     };
-    // SAFETY: no memory is involved; the process is the one that this test started and has not
-    // waited for.
-    unsafe { libc::kill(running.pid(), libc::SIGKILL) };
+    process::signal(running.pid(), libc::SIGKILL);
     let mut observed = Observed::default();
     while processes[1..]
         .iter()
@@ -251,14 +246,8 @@ fn without_terrace_run_all_keep_what_they_have() {
 }
 
 /// Whether a process holds as much as it ever will, and less of that in DRAM.
-fn evicted_already(process: i32) -> bool {
-    let statm = fs::read_to_string(format!("/proc/{process}/statm")).unwrap_or_default();
-    let resident = statm
-        .split_ascii_whitespace()
-        .nth(1)
-        .and_then(|pages| pages.parse::<f64>().ok())
-        .unwrap_or(0.0)
-        * 4096.0;
+fn evicted_already(pid: i32) -> bool {
+    let resident = process::resident_bytes(pid).map_or(0.0, |bytes| bytes as f64);
     resident > 20.0 * MIB && resident < 50.0 * MIB
 }
 

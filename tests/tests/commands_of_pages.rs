@@ -8,6 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tempfile::TempDir;
+use terrace_testkit::process::is_root;
 use terrace_tests::page::commands_run_by;
 use terrace_tests::{Program, is_installed, missing, recorder_library, skip, terrace_command};
 
@@ -278,8 +279,7 @@ ask() {
 #[test]
 fn the_readmes_commands_work() {
     const WHAT: &str = "the README's commands";
-    // SAFETY: no arguments, no failure.
-    if unsafe { libc::geteuid() } != 0 || !Path::new("/dev/userfaultfd").exists() {
+    if !is_root() || !Path::new("/dev/userfaultfd").exists() {
         return skip(WHAT, "only root can do all of it, where there is /dev/userfaultfd");
     }
     if let Some(reason) = missing(&["redis-server", "redis-cli", "busybox", "script", "unshare"]) {

@@ -12,20 +12,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
+use terrace_testkit::process;
+use terrace_testkit::wait::Wait;
 use terrace_tests::{compiled, terrace_command};
 
 const TIME_LIMIT: Duration = Duration::from_secs(60);
+const WAIT: Wait = Wait::within(TIME_LIMIT);
 const MIB: u64 = 1 << 20;
-
-/// Waits until `what` comes true.
-#[track_caller]
-fn wait_until(what: &str, mut is_true: impl FnMut() -> bool) {
-    let since = Instant::now();
-    while !is_true() {
-        assert!(since.elapsed() < TIME_LIMIT, "waited in vain: {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
 
 /// A directory for a run, its daemons and its report. Daemons that still run are killed when it is
 /// dropped.
@@ -113,14 +106,12 @@ impl Place {
     /// The keeper of the run here, if there is one.
     fn keeper(&self) -> Option<i32> {
         let here = [b"XDG_RUNTIME_DIR=", self.runs().as_os_str().as_bytes()].concat();
-        let processes = fs::read_dir("/proc").expect("/proc is mounted").flatten();
-        let mut numbers =
-            processes.filter_map(|process| process.file_name().to_str()?.parse::<i32>().ok());
-        numbers.find(|number| {
-            let read = |name| fs::read(format!("/proc/{number}/{name}")).unwrap_or_default();
-            read("comm") == b"terrace-keeper\n"
-                && read("environ").split(|byte| *byte == 0).any(|variable| variable == here)
-        })
+        let is_keeper = |pid: &u32| {
+            let environment = || fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+            process::name(pid).is_some_and(|name| name == "terrace-keeper")
+                && environment().split(|byte| *byte == 0).any(|variable| variable == here)
+        };
+        process::all().find(is_keeper).map(|pid| pid as i32)
     }
 
     fn report(&self) -> Value {
@@ -131,9 +122,9 @@ impl Place {
     /// The report, once no process of the run goes on. Nothing else of the run may be left then.
     #[track_caller]
     fn last_report(&self) -> Value {
-        wait_until("the last report", || self.report()["going_on"] == 0);
+        WAIT.until("the last report", || self.report()["going_on"] == 0);
         assert_eq!(self.run_directories(), 0);
-        wait_until("the keeper's end", || self.keeper().is_none());
+        WAIT.until("the keeper's end", || self.keeper().is_none());
         self.report()
     }
 }
@@ -145,12 +136,10 @@ impl Drop for Place {
             let is_answers = path.extension().is_some_and(|extension| extension == "out");
             let text = is_answers.then(|| fs::read_to_string(&path).ok());
             let pid = text.flatten().and_then(|text| text.lines().next()?.parse::<i32>().ok());
-            let is_ours = |pid: &i32| {
-                fs::read_to_string(format!("/proc/{pid}/comm"))
-                    .is_ok_and(|name| name == "leaves_daemons\n")
-            };
+            let is_ours =
+                |pid: &i32| process::name(pid).is_some_and(|name| name == "leaves_daemons");
             if let Some(pid) = pid.filter(is_ours) {
-                kill(pid, libc::SIGKILL);
+                process::signal(pid, libc::SIGKILL);
             }
         }
     }
@@ -158,18 +147,15 @@ impl Drop for Place {
 
 impl Daemon {
     fn answer(&mut self) -> String {
-        let mut answer = None;
-        wait_until("an answer", || {
+        let answer = WAIT.until_some("an answer", || {
             let text = fs::read_to_string(&self.answers).unwrap_or_default();
-            answer = text
-                .split_inclusive('\n')
+            text.split_inclusive('\n')
                 .nth(self.answered)
                 .filter(|line| line.ends_with('\n'))
-                .map(|line| line.trim().to_owned());
-            answer.is_some()
+                .map(|line| line.trim().to_owned())
         });
         self.answered += 1;
-        answer.expect("there was one")
+        answer
     }
 
     /// Has the daemon hold this many MiB, and read all of them.
@@ -185,11 +171,7 @@ impl Daemon {
 
     /// Anonymous resident memory of the daemon, in MiB.
     fn resident(&self) -> u64 {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.pid)).expect("it lives");
-        let kib = status.lines().find_map(|line| {
-            line.strip_prefix("RssAnon:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok()
-        });
-        kib.expect("the kernel tells it") * 1024 / MIB
+        process::status_bytes(self.pid, "RssAnon").expect("it lives") / MIB
     }
 
     /// Waits until the daemon's resident memory is within `mib` (MiB), while it uses all `holding`
@@ -210,18 +192,10 @@ impl Daemon {
     }
 }
 
-fn kill(pid: i32, signal: i32) {
-    // SAFETY: no memory is involved; the process is one that this test started.
-    unsafe { libc::kill(pid, signal) };
-}
-
 fn wait_for(mut child: Child) -> i32 {
-    let mut status = None;
-    wait_until("the end of terrace run", || {
-        status = child.try_wait().expect("a child can be waited for");
-        status.is_some()
+    let status = WAIT.until_some("the end of terrace run", || {
+        child.try_wait().expect("a child can be waited for")
     });
-    let status = status.expect("there is one");
     status.code().unwrap_or_else(|| panic!("killed by {:?}", status.signal()))
 }
 
@@ -309,7 +283,7 @@ fn nothing_inherited_stays_open() {
     assert_eq!(unsafe { libc::getsid(keeper) }, keeper);
     // What a service manager, a shell or a terminal sends does not end it.
     for signal in [libc::SIGTERM, libc::SIGHUP, libc::SIGINT, libc::SIGQUIT] {
-        kill(keeper, signal);
+        process::signal(keeper, signal);
     }
     let daemon = place.daemon(0);
     assert_eq!(place.report()["going_on"], 1);
@@ -340,18 +314,15 @@ fn wait_stays_and_passes_signals_on() {
     let mut run = command.stdout(Stdio::null()).spawn().expect("it can be started");
     let mut daemon = place.daemon(0);
     let own = run.id();
-    let children =
-        || fs::read_to_string(format!("/proc/{own}/task/{own}/children")).unwrap_or_default();
     // Once the program has ended, the daemon and the witness are the only children.
-    wait_until("the daemon's adoption", || {
-        let adopted =
-            children().split_ascii_whitespace().any(|child| child == daemon.pid.to_string());
+    WAIT.until("the daemon's adoption", || {
+        let adopted = process::children(own).contains(&(daemon.pid as u32));
         adopted || run.try_wait().expect("it is a child").is_some()
     });
     daemon.hold(8);
     assert!(run.try_wait().expect("it is a child").is_none() && place.keeper().is_none());
     assert_eq!(place.run_directories(), 1);
-    kill(own as i32, libc::SIGTERM);
+    process::signal(own as i32, libc::SIGTERM);
     assert_eq!(daemon.answer(), format!("signal {}", libc::SIGTERM));
     assert_eq!(wait_for(run), 7);
     assert_eq!(place.run_directories(), 0);
@@ -380,8 +351,8 @@ fn a_killed_keeper_leaves_nothing_for_good() {
     another();
     assert_eq!(place.run_directories(), 1);
     let keeper = place.keeper().expect("there is a keeper");
-    kill(keeper, libc::SIGKILL);
-    wait_until("the keeper's end", || place.keeper().is_none());
+    process::signal(keeper, libc::SIGKILL);
+    WAIT.until("the keeper's end", || place.keeper().is_none());
     assert_eq!(place.run_directories(), 1);
     another();
     assert_eq!(place.run_directories(), 1, "`terrace status` shows what has lost its keeper");
@@ -402,11 +373,10 @@ fn who_is_not_managed_is_not_kept() {
         .output()
         .expect("it can be started");
     let sleeper: i32 = String::from_utf8_lossy(&output.stdout).trim().parse().expect("its number");
-    wait_until("the end of the run", || place.keeper().is_none() && place.run_directories() == 0);
-    let is_sleep =
-        || fs::read_to_string(format!("/proc/{sleeper}/comm")).is_ok_and(|name| name == "sleep\n");
-    wait_until("what is executed without the library", is_sleep);
-    kill(sleeper, libc::SIGKILL);
+    WAIT.until("the end of the run", || place.keeper().is_none() && place.run_directories() == 0);
+    let is_sleep = || process::name(sleeper).is_some_and(|name| name == "sleep");
+    WAIT.until("what is executed without the library", is_sleep);
+    process::signal(sleeper, libc::SIGKILL);
 
     let place = Place::new();
     let output = place.leaving(&["--no-children"], 1).output().expect("it can be started");
@@ -434,7 +404,7 @@ fn what_a_shell_leaves_is_kept() {
     let sleeper: i32 = String::from_utf8_lossy(&output.stdout).trim().parse().expect("its number");
     assert_eq!(place.report()["going_on"], 1);
     assert!(place.keeper().is_some());
-    kill(sleeper, libc::SIGTERM);
+    process::signal(sleeper, libc::SIGTERM);
     let report = place.last_report();
     assert!(
         report["processes"]

@@ -236,11 +236,9 @@ fn a_closed_userfaultfd() {
         .under(terrace)
         .start();
     Victim::of(&mut running);
-    let tasks = fs::read_dir(format!("/proc/{}/task", running.companion_pid()))
-        .unwrap()
-        .flatten()
-        .map(|task| task.path());
-    let handlers: Vec<_> = tasks
+    let threads = terrace_testkit::process::threads(running.companion_pid()).unwrap();
+    let handlers: Vec<_> = threads
+        .into_iter()
         .filter(|task| {
             fs::read_to_string(task.join("comm")).is_ok_and(|name| name == "terrace-fault\n")
         })

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
+use terrace_testkit::process::is_root;
 use terrace_tests::page::{Block, blocks, pages};
 use terrace_tests::{Program, is_installed, skip, terrace_command};
 
@@ -121,8 +122,7 @@ const NEEDS: [&str; 4] = ["attach", "java", "library", "perf"];
 
 /// The members of `NEEDS` that this machine has.
 fn have(prefix: &Path) -> Vec<&'static str> {
-    // SAFETY: no arguments, no failure.
-    let is_root = unsafe { libc::geteuid() } == 0;
+    let is_root = is_root();
     let attach = is_root && cfg!(target_arch = "x86_64") && Path::new("/dev/userfaultfd").exists();
     let java = is_installed("java");
     let perf = Program::new(terrace_command())
@@ -159,8 +159,7 @@ fn a_command_that_fails_in_the_background_fails_its_page() {
 
 #[test]
 fn every_command_on_every_page_works() {
-    // SAFETY: no arguments, no failure.
-    if unsafe { libc::geteuid() } != 0 && !Path::new("/dev/userfaultfd").exists() {
+    if !is_root() && !Path::new("/dev/userfaultfd").exists() {
         return skip("the pages' commands", "there is no right to userfaultfd");
     }
     let scratch = tempfile::tempdir().unwrap();

@@ -8,8 +8,9 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::LazyLock;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tempfile::TempDir;
+use terrace_testkit::process::{self, threads};
 use terrace_tests::{Cases, Finished, Program, Running, Terrace, cases, compiled, skip};
 
 /// A directory on disk. Direct I/O is used, unless the file system of the target directory has
@@ -340,31 +341,21 @@ fn expect_refusal(finished: &Finished, why: &str) {
 
 /// Starts the case that holds evicted pages until it gets a signal, and waits for them to be out.
 fn start_holding(terrace: Terrace) -> Running {
-    let mut running = Program::new(&FILES.program).arg("holds").under(terrace).start();
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !running.stdout_so_far().contains("holds") {
-        assert!(
-            running.is_running() && Instant::now() < deadline,
-            "the program did not come to hold pages"
-        );
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    let running = Program::new(&FILES.program).arg("holds").under(terrace).start();
+    running.wait_for_output("holds");
     running
 }
 
 fn check_after_signal(running: &Running) {
-    // SAFETY: no memory is involved; the process is the one started here.
-    unsafe { libc::kill(running.program_pid(), libc::SIGUSR1) };
+    process::signal(running.program_pid(), libc::SIGUSR1);
 }
 
 /// The unlinked files that any thread of Terrace's has open in a directory of these tests, by
 /// inode, as paths to a descriptor.
 fn files_of(running: &Running) -> BTreeMap<u64, PathBuf> {
-    let tasks = fs::read_dir(format!("/proc/{}/task", running.companion_pid()))
-        .expect("a process has threads")
-        .flatten();
+    let threads = threads(running.companion_pid()).expect("a process has threads").into_iter();
     let descriptors =
-        tasks.flat_map(|task| fs::read_dir(task.path().join("fd")).into_iter().flatten().flatten());
+        threads.flat_map(|thread| fs::read_dir(thread.join("fd")).into_iter().flatten().flatten());
     descriptors
         .map(|descriptor| descriptor.path())
         .filter(|path| {

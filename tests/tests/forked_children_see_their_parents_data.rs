@@ -6,6 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::sync::{LazyLock, mpsc};
 use std::time::Duration;
+use terrace_testkit::process;
 use terrace_tests::{
     Cases, Program, Terrace, cases, compiled, has_swap, skip, terrace_command, terrace_library,
 };
@@ -136,8 +137,7 @@ fn expect_end_of_output(mut command: Command) {
         let _ = sender.send(result);
     });
     let seen = receiver.recv_timeout(Duration::from_secs(30));
-    // SAFETY: no memory is involved; the group is the one made here.
-    unsafe { libc::kill(-(child.id() as i32), libc::SIGKILL) };
+    process::signal(-(child.id() as i32), libc::SIGKILL);
     let _ = child.wait();
     let _ = reader.join();
     let text = seen

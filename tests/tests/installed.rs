@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 use tempfile::TempDir;
+use terrace_testkit::process::is_root;
 use terrace_tests::page::{Block, blocks_of, commands_run_by};
 use terrace_tests::{Finished, Program, missing, package, skip, target_directory, terrace_command};
 
@@ -246,8 +247,7 @@ fn first_commands_of_a_reader(root: &Root) {
 #[test]
 fn a_package_runs_a_service_and_leaves_without_a_trace() {
     const WHAT: &str = "a package in a clean root";
-    // SAFETY: no arguments, no failure.
-    if unsafe { libc::geteuid() } != 0 {
+    if !is_root() {
         return skip(WHAT, "only root can make one");
     }
     if let Some(reason) = missing(&["mmdebstrap", "dpkg-shlibdeps", "unshare"]) {
@@ -365,8 +365,7 @@ print length($text), \"\\n\";
 #[test]
 fn an_image_runs_a_program() {
     const WHAT: &str = "an OCI image";
-    // SAFETY: no arguments, no failure.
-    if unsafe { libc::geteuid() } != 0 {
+    if !is_root() {
         return skip(WHAT, "only root can make one");
     }
     if let Some(reason) = missing(&["mmdebstrap", "dpkg-shlibdeps", "umoci", "unshare"]) {

@@ -6,8 +6,10 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tempfile::TempDir;
+use terrace_testkit::process;
+use terrace_testkit::wait::Wait;
 use terrace_tests::{Finished, Program, Running, Terrace, is_installed, skip, terrace_command};
 
 const START_WITHIN: Duration = Duration::from_secs(60);
@@ -96,17 +98,12 @@ impl Server {
             return None;
         }
         let mut running = program.start();
-        let begun = Instant::now();
-        loop {
-            if let Some(target) = target() {
-                return Some(Server { running, protocol, target, _directory: directory });
-            }
-            assert!(
-                running.is_running() && begun.elapsed() < START_WITHIN,
-                "{binary} did not start"
-            );
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        let target = Wait::within(START_WITHIN).until_some(&format!("{binary} to start"), || {
+            let target = target();
+            assert!(target.is_some() || running.is_running(), "{binary} ended at its start");
+            target
+        });
+        Some(Server { running, protocol, target, _directory: directory })
     }
 
     fn load(&self, arguments: &[&str]) -> Finished {
@@ -194,8 +191,7 @@ fn an_open_loop_charges_a_server_that_stands_still() {
         std::thread::sleep(Duration::from_millis(5));
     }
     let signal = |signal| {
-        // SAFETY: no memory is involved; the server is a child that was not waited for.
-        assert_eq!(unsafe { libc::kill(server.running.pid(), signal) }, 0);
+        assert!(process::signal(server.running.pid(), signal));
     };
     signal(libc::SIGSTOP);
     std::thread::sleep(STILL);

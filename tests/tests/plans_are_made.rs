@@ -58,11 +58,7 @@ fn a_command_is_observed_and_the_settings_can_be_run() {
 #[test]
 fn a_process_that_runs_is_watched_and_runs_on() {
     let mut running = Program::new("python3").args(["-c", BLOCKS]).env("RUN_S", "60").start();
-    let begun = Instant::now();
-    while !running.stdout_so_far().contains("ready") {
-        assert!(begun.elapsed() < Duration::from_secs(30), "it does not begin");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    running.wait_for_output("ready");
     let pid = running.pid().to_string();
     let plan = planned(&plan(&["--json", "--for", "13s", &pid]));
     assert!(running.is_running());

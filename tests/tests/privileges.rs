@@ -7,10 +7,10 @@
 use serde_json::Value;
 use std::ffi::OsString;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
-use tempfile::TempDir;
+use terrace_testkit::process::is_root;
+use terrace_testkit::public::Public;
 use terrace_tests::{
     Finished, Program, Terrace, compiled, machine, skip, terrace_command, terrace_library,
 };
@@ -52,33 +52,14 @@ struct Rights {
     user: u32,
     /// Options for `confined.c` that say which rights are taken away.
     taken: &'static str,
-    /// Everything that is started, where every user can read it: this tree may be root's alone.
-    public: TempDir,
+    /// Everything that is started.
+    public: Public,
 }
 
 impl Rights {
     fn of(user: u32, sysctl: &'static str, taken: &'static str) -> Rights {
-        let public = tempfile::Builder::new()
-            .prefix("terrace-public-")
-            .tempdir()
-            .expect("a temporary directory can be made");
-        fs::set_permissions(public.path(), fs::Permissions::from_mode(0o755))
-            .expect("its mode can be set");
-        let rights = Rights { sysctl, user, taken, public };
-        rights.publish(&terrace_command());
-        rights.publish(&terrace_library());
-        rights
-    }
-
-    fn publish(&self, file: &Path) -> PathBuf {
-        let to = self.public.path().join(file.file_name().expect("a file has a name"));
-        if !to.exists() {
-            fs::copy(file, &to)
-                .unwrap_or_else(|e| panic!("{} cannot be copied: {e}", file.display()));
-            fs::set_permissions(&to, fs::Permissions::from_mode(0o755))
-                .expect("a copy's mode can be set");
-        }
-        to
+        let public = Public::with(&[&terrace_command(), &terrace_library()]);
+        Rights { sysctl, user, taken, public }
     }
 
     /// Runs a program with these rights, to its end. `None`, with a remark, where they cannot be
@@ -90,8 +71,7 @@ impl Rights {
         arguments: &[&str],
         terrace: Option<Terrace>,
     ) -> Option<Finished> {
-        // SAFETY: no arguments, no failure.
-        if unsafe { libc::geteuid() } != 0 {
+        if !is_root() {
             skip("rights", "only root can take them away from somebody");
             return None;
         }
@@ -106,7 +86,7 @@ impl Rights {
         let mut launcher = vec![CONFINED.clone().into_os_string()];
         launcher.extend(self.taken.split_whitespace().map(OsString::from));
         launcher.extend(["--user".into(), self.user.to_string().into(), "--".into()]);
-        let finished = Program::new(self.publish(program))
+        let finished = Program::new(self.public.publish(program))
             .args(arguments)
             .under(terrace)
             .launched_by(launcher)

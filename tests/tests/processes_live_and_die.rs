@@ -2,7 +2,7 @@
 //! threads, signals and libraries do in them, no byte is lost. That includes the C library's own.
 
 use std::sync::LazyLock;
-use std::time::Duration;
+use terrace_testkit::process;
 use terrace_tests::{Cases, Program, Running, Terrace, cases, compiled, terrace_library};
 
 /// Ways to run these cases:
@@ -83,9 +83,7 @@ fn with_another_preloaded_library() {
 fn waiting(terrace: Terrace) -> Running {
     let running =
         Program::new(&PROCESSES.program).arg("waits_with_pages_out").under(terrace).start();
-    while running.stdout_so_far() != "ready\n" {
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    running.wait_for_output("ready\n");
     running
 }
 
@@ -94,8 +92,7 @@ fn waiting(terrace: Terrace) -> Running {
 fn killed_from_outside() {
     for terrace in &PROCESSES.ways {
         let running = waiting(terrace.clone());
-        // SAFETY: no memory is involved; the process is one that this test started.
-        unsafe { libc::kill(running.program_pid(), libc::SIGKILL) };
+        process::signal(running.program_pid(), libc::SIGKILL);
         let finished = running.wait();
         assert_eq!(
             finished.report().number("/signal"),

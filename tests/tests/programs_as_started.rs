@@ -7,13 +7,19 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
+use terrace_testkit::child::Ended;
 use terrace_testkit::group::MemoryGroup;
+use terrace_testkit::port;
+use terrace_testkit::process::{self, is_root, status_bytes};
+use terrace_testkit::public::Public;
+use terrace_testkit::random::Congruential;
+use terrace_testkit::wait::Wait;
 use terrace_tests::{
     Finished, Program, Report, Running, Terrace, is_installed, machine, skip, target_directory,
     terrace_command, terrace_library,
@@ -23,6 +29,7 @@ use terrace_tests::{
 const TIME_LIMIT: Duration = Duration::from_secs(400);
 /// How long a server has to begin, and its memory to settle.
 const PATIENCE: Duration = Duration::from_secs(100);
+const WAIT: Wait = Wait::within(PATIENCE);
 const SETTLING: Duration = Duration::from_secs(12);
 const MIB: u64 = 1 << 20;
 const NOBODY: u32 = 65534;
@@ -76,9 +83,7 @@ impl Scene {
             .expect("a temporary directory can be made");
         fs::set_permissions(home.path(), fs::Permissions::from_mode(0o777))
             .expect("its mode can be set");
-        let free = TcpListener::bind("127.0.0.1:0").expect("a port is free");
-        let port = free.local_addr().expect("it is bound").port();
-        Scene { home, port, small }
+        Scene { home, port: port::free().expect("a port is free"), small }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -98,20 +103,14 @@ impl Scene {
 
     /// Connects to the server as soon as it listens.
     fn connect(&self, alive: &mut dyn FnMut() -> bool) -> TcpStream {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            match TcpStream::connect(self.address()) {
-                Ok(stream) => {
-                    stream.set_read_timeout(Some(PATIENCE)).expect("a time limit can be set");
-                    stream.set_write_timeout(Some(PATIENCE)).expect("a time limit can be set");
-                    return stream;
-                }
-                Err(e) => {
-                    assert!(alive() && Instant::now() < deadline, "no connection: {e}");
-                }
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        let stream = WAIT.until_ok("a connection", || {
+            let made = TcpStream::connect(self.address());
+            assert!(made.is_ok() || alive(), "the server has ended: {made:?}");
+            made
+        });
+        stream.set_read_timeout(Some(PATIENCE)).expect("a time limit can be set");
+        stream.set_write_timeout(Some(PATIENCE)).expect("a time limit can be set");
+        stream
     }
 
     /// The body of a page that must be there.
@@ -133,12 +132,10 @@ impl Scene {
 /// What is stored under a key: text that compresses as documents do.
 fn document(key: usize) -> Vec<u8> {
     let mut text = format!("{{\"id\":{key},\"name\":\"user-{key:08}\",\"body\":\"").into_bytes();
-    let mut state = key as u64 * 2 + 1;
+    let mut random = Congruential::with_increment(key as u64 * 2 + 1, 1_442_695_040_888_963_407);
     while text.len() < 900 {
-        state =
-            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         const WORDS: [&[u8]; 4] = [b"amber ", b"basalt ", b"cedar ", b"delta "];
-        text.extend_from_slice(WORDS[(state >> 62) as usize]);
+        text.extend_from_slice(WORDS[(random.draw() >> 62) as usize]);
     }
     text.extend_from_slice(b"\"}");
     text
@@ -147,13 +144,6 @@ fn document(key: usize) -> Vec<u8> {
 /// Waits until a server's memory has stopped falling, so that pages are out when it is asked again.
 fn settle(scene: &Scene) {
     std::thread::sleep(if scene.small { SETTLING / 4 } else { SETTLING });
-}
-
-/// A field of a process's status, in bytes.
-fn status_bytes(process: i32, field: &str) -> Option<u64> {
-    let text = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'))?;
-    Some(line.trim().strip_suffix(" kB")?.parse::<u64>().ok()? * 1024)
 }
 
 /// What the kernel says of a run's processes: the most memory that each has had.
@@ -211,8 +201,7 @@ fn run(row: &Row, scene: &Scene, program: Program) -> (Finished, Outside) {
             (row.use_it)(scene, &mut running);
             let processes = running.processes();
             outside.look(&processes);
-            // SAFETY: no memory is involved; the process is one that this test started.
-            unsafe { libc::kill(running.pid(), signal) };
+            process::signal(running.pid(), signal);
         }
         End::Daemon(end) => {
             while running.is_running() {
@@ -226,15 +215,13 @@ fn run(row: &Row, scene: &Scene, program: Program) -> (Finished, Outside) {
                 .expect("a number");
             outside.look(&[daemon]);
             end(scene);
-            let deadline = Instant::now() + PATIENCE;
-            let goes_on = |running: &Running| {
+            let goes_on = || {
                 let report = running.report_so_far();
                 report.is_some_and(|report| report.number("/going_on") > 0.0)
             };
-            while Path::new(&format!("/proc/{daemon}")).exists() || goes_on(&running) {
-                assert!(Instant::now() < deadline, "the daemon, or its report, is awaited in vain");
-                std::thread::sleep(Duration::from_millis(20));
-            }
+            WAIT.until("the daemon ends, and is reported", || {
+                !Path::new(&format!("/proc/{daemon}")).exists() && !goes_on()
+            });
         }
     }
     (running.wait(), outside)
@@ -308,7 +295,7 @@ fn as_started(name: &str) {
     let scene = Scene::new(false);
     let (alone, outside_alone) = run(row, &scene, (row.command)(&scene));
     let scene = Scene::new(false);
-    let public = public_copies();
+    let public = Public::with(&[&terrace_command(), &terrace_library()]);
     let program = (row.command)(&scene)
         .env("TERRACE_LIBRARY", public.path().join("libterrace.so"))
         .under(Terrace::within(row.dram));
@@ -327,8 +314,7 @@ fn as_started(name: &str) {
 }
 
 fn are_there(row: &Row) -> bool {
-    // SAFETY: no arguments, no failure.
-    if unsafe { libc::geteuid() } != 0 {
+    if !is_root() {
         skip(row.name, "as another user it is started otherwise; run this as root");
         return false;
     }
@@ -866,17 +852,6 @@ fn use_java(scene: &Scene, running: &mut Running) {
     check_map(scene, if scene.small { 40_000 } else { 400_000 }, 61);
 }
 
-/// A program beside the one under test, ended when dropped.
-struct Beside(Child);
-
-impl Drop for Beside {
-    fn drop(&mut self) {
-        // SAFETY: no memory is involved; the process is one that this test started.
-        unsafe { libc::kill(self.0.id() as i32, libc::SIGTERM) };
-        let _ = self.0.wait();
-    }
-}
-
 fn use_php(scene: &Scene, running: &mut Running) {
     let home = scene.home.path().display();
     let address = scene.address();
@@ -890,11 +865,11 @@ fn use_php(scene: &Scene, running: &mut Running) {
                 fastcgi_param SCRIPT_FILENAME {home}/list.php;
                 fastcgi_pass unix:{home}/fpm; }} }} }}"
     );
-    let deadline = Instant::now() + PATIENCE;
-    while !scene.path("fpm").exists() {
-        assert!(running.is_running() && Instant::now() < deadline, "it does not listen");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    WAIT.until("it listens", || {
+        let listens = scene.path("fpm").exists();
+        assert!(listens || running.is_running(), "it has ended");
+        listens
+    });
     let configuration = scene.write("nginx.conf", text);
     let nginx = Command::new("nginx")
         .arg("-e")
@@ -903,7 +878,7 @@ fn use_php(scene: &Scene, running: &mut Running) {
         .arg(configuration)
         .stderr(Stdio::null())
         .spawn();
-    let _nginx = Beside(nginx.expect("nginx can be started"));
+    let _nginx = Ended::by_request(nginx.expect("nginx can be started"), PATIENCE);
     for of in 0..24 {
         let mut sum = 0_u64;
         for n in 0..100_000_u64 {
@@ -968,10 +943,11 @@ fn use_postgres(scene: &Scene, running: &mut Running) {
             told.into_owned(),
         )
     };
-    let deadline = Instant::now() + PATIENCE;
-    while !psql("select 1").0 {
-        assert!(running.is_running() && Instant::now() < deadline, "{:?}", psql("select 1"));
-    }
+    WAIT.until_ok("an answer", || {
+        let (answered, _, told) = psql("select 1");
+        assert!(answered || running.is_running(), "it has ended: {told}");
+        if answered { Ok(()) } else { Err(told) }
+    });
     let (made, _, told) = psql(
         "create table orders as select n, 'order ' || n * 79 as text, n % 97 as customer \
          from generate_series(1, 600000) as n; create index on orders (n); analyze orders",
@@ -1173,20 +1149,6 @@ const PLACES: &[Place] = &[
     },
 ];
 
-/// Terrace where every user can read it: this tree may be root's alone.
-fn public_copies() -> TempDir {
-    let public = tempfile::Builder::new()
-        .prefix("terrace-public-")
-        .tempdir()
-        .expect("a temporary directory can be made");
-    for file in [terrace_command(), terrace_library()] {
-        let to = public.path().join(file.file_name().expect("a file has a name"));
-        fs::copy(&file, to).expect("it can be copied");
-    }
-    fs::set_permissions(public.path(), fs::Permissions::from_mode(0o755)).expect("it is ours");
-    public
-}
-
 /// One row in a hard place.
 fn in_a_hard_place(place: &str, name: &str) {
     let row = ROWS.iter().find(|row| row.name == name).expect("a row of that name");
@@ -1206,7 +1168,7 @@ fn in_a_hard_place(place: &str, name: &str) {
         Ok(group) => group,
         Err(e) => return skip(name, &format!("there is no memory control group to be had: {e:#}")),
     };
-    let public = public_copies();
+    let public = Public::with(&[&terrace_command(), &terrace_library()]);
     let started = |scene: &Scene, terrace: Option<Terrace>| {
         let mut program = (row.command)(scene).under(terrace).launched_by([
             "unshare",

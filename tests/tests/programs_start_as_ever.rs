@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
+use terrace_testkit::process;
 use terrace_tests::{Finished, Program, Terrace, compiled, skip, terrace_command};
 
 /// A C program of `programs/`, compiled with further options.
@@ -347,8 +348,7 @@ fn notifications_are_the_main_processs() {
 }
 
 fn send(to: i32, signal: i32) {
-    // SAFETY: no memory is involved.
-    assert_eq!(unsafe { libc::kill(to, signal) }, 0);
+    assert!(process::signal(to, signal));
 }
 
 /// Each signal once, whether it is sent to `terrace run`, to the process group, or (as `timeout`

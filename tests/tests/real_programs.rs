@@ -7,8 +7,10 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tempfile::TempDir;
+use terrace_testkit::random::Xorshift;
+use terrace_testkit::wait::Wait;
 use terrace_tests::{Finished, Program, Running, Terrace, is_installed, machine, skip};
 
 /// How long one program may take; a server's client waits half as long for an answer.
@@ -38,22 +40,6 @@ fn directory() -> TempDir {
         .expect("a temporary directory can be made")
 }
 
-/// A generator of numbers: deterministic, and good enough to scatter accesses.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    fn below(&mut self, end: u64) -> u64 {
-        (self.next() >> 11) % end
-    }
-}
-
 /// What a key holds at a version: about 1 KB that look like JSON and compress like it.
 fn document(key: usize, version: u32) -> Vec<u8> {
     const WORDS: [&[u8]; 8] = [
@@ -69,14 +55,14 @@ fn document(key: usize, version: u32) -> Vec<u8> {
     let mut text =
         format!("{{\"id\":{key},\"version\":{version},\"name\":\"user-{key:08}\",\"body\":\"")
             .into_bytes();
-    let mut random =
-        Random(((key as u64) << 20 | u64::from(version)).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let seed = (key as u64) << 20 | u64::from(version);
+    let mut random = Xorshift::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     for _ in 0..20 {
-        random.next();
+        random.draw();
     }
     let length = 600 + random.below(800) as usize;
     while text.len() < length {
-        let mut bits = random.next();
+        let mut bits = random.draw();
         for _ in 0..16 {
             text.extend_from_slice(WORDS[(bits & 7) as usize]);
             bits >>= 3;
@@ -88,21 +74,14 @@ fn document(key: usize, version: u32) -> Vec<u8> {
 
 /// Connects to a server that was just started.
 fn connect(server: &mut Running, socket: &Path) -> UnixStream {
-    let deadline = Instant::now() + TIME_LIMIT / 4;
-    loop {
-        match UnixStream::connect(socket) {
-            Ok(stream) => {
-                stream.set_read_timeout(Some(TIME_LIMIT / 2)).expect("a time limit can be set");
-                stream.set_write_timeout(Some(TIME_LIMIT / 2)).expect("a time limit can be set");
-                return stream;
-            }
-            Err(e) => assert!(
-                server.is_running() && Instant::now() < deadline,
-                "no connection to the server: {e}"
-            ),
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    let stream = Wait::within(TIME_LIMIT / 4).until_ok("a connection to the server", || {
+        let made = UnixStream::connect(socket);
+        assert!(made.is_ok() || server.is_running(), "the server ended at its start: {made:?}");
+        made
+    });
+    stream.set_read_timeout(Some(TIME_LIMIT / 2)).expect("a time limit can be set");
+    stream.set_write_timeout(Some(TIME_LIMIT / 2)).expect("a time limit can be set");
+    stream
 }
 
 /// The system's CPython 3, since a version manager's would be a script. `None`, with a remark, if
@@ -343,7 +322,7 @@ fn large_c_file() -> String {
     let mut text = String::from(
         "struct node { struct node *next; long key; int weights[8]; };\nextern long outside(long, const char *);\n",
     );
-    let mut random = Random(7);
+    let mut random = Xorshift::new(7);
     for n in 0..FUNCTIONS {
         let mut constant = || 1 + random.below(1000);
         let callee = n.saturating_sub(constant() as usize % 50);
@@ -406,7 +385,7 @@ fn redis(terrace: Terrace) {
     const KEYS: usize = 45_000;
     let home = directory();
     let (mut server, mut client) = Redis::start(home.path(), Some(terrace.clone()));
-    let mut random = Random(11);
+    let mut random = Xorshift::new(11);
     // The last version of each key; 0 for none.
     let mut versions = vec![1; KEYS];
     client.write(&(0..KEYS).map(|key| (key, 1)).collect::<Vec<_>>());
@@ -489,11 +468,8 @@ impl Redis {
             .time_limit(TIME_LIMIT)
             .start();
         let mut client = Redis(BufReader::new(connect(&mut server, &socket)));
-        let deadline = Instant::now() + TIME_LIMIT / 4;
-        while client.info("loading") != "0" {
-            assert!(Instant::now() < deadline, "the server does not finish loading");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        let has_loaded = || client.info("loading") == "0";
+        Wait::within(TIME_LIMIT / 4).until("the server has loaded", has_loaded);
         (server, client)
     }
 
@@ -637,7 +613,7 @@ fn memcached_gives_back_what_was_set() {
         std::thread::scope(|scope| {
             for (number, mut client) in clients.into_iter().enumerate() {
                 scope.spawn(move || {
-                    let mut random = Random(number as u64 + 1);
+                    let mut random = Xorshift::new(number as u64 + 1);
                     let first = number * KEYS;
                     let mut versions: BTreeMap<usize, u32> =
                         (first..first + KEYS).map(|key| (key, 1)).collect();

@@ -3,9 +3,11 @@
 
 use serde_json::Value;
 use std::os::unix::process::ExitStatusExt;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use terrace_testkit::wait::Wait;
 use terrace_tests::{Finished, Program, Terrace, compiled, machine, terrace_command};
 
+const WAIT: Wait = Wait::within(Duration::from_secs(60)).every(Duration::from_millis(200));
 const MODELS: [&str; 7] =
     ["terrace-cost", "tierscape", "tierscape-artifact", "waterfall", "hemem*", "gswap*", "tmo*"];
 
@@ -93,15 +95,6 @@ fn in_tier(run: &str, name: &str) -> Option<u64> {
     tier["logical_bytes"].as_u64()
 }
 
-#[track_caller]
-fn expect_soon(what: &str, holds: impl Fn() -> bool) {
-    let begun = Instant::now();
-    while !holds() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "it never came about: {what}");
-        std::thread::sleep(Duration::from_millis(200));
-    }
-}
-
 /// Pages leave a tier that is taken off the list, also where a model would have them there. They
 /// come to it again when it is put back. No byte is wrong.
 #[test]
@@ -117,14 +110,14 @@ fn the_list_of_tiers_changes_while_a_program_runs() {
         let pid = running.pid().to_string();
         let is_there = |name: &str| in_tier(&pid, name).is_some_and(|bytes| bytes > 4 << 20);
         let out_of = |name: &str| in_tier(&pid, name).is_some_and(|bytes| bytes < 1 << 20);
-        expect_soon("pages are out", || is_there("lz4") || is_there("zstd:1"));
+        WAIT.until("pages are out", || is_there("lz4") || is_there("zstd:1"));
         for (list, has, has_not) in
             [("dram,zstd:1", "zstd:1", "lz4"), ("dram,lz4", "lz4", "zstd:1")]
         {
             let told = terrace(&["set", &pid, "--tiers", list]);
             assert!(told.status.success(), "{}", told.account("was not heard"));
             assert!(told.stderr.contains(&format!("--tiers {list}, before")), "{}", told.stderr);
-            expect_soon(list, || is_there(has) && out_of(has_not));
+            WAIT.until(list, || is_there(has) && out_of(has_not));
         }
         let told = terrace(&["set", &pid, "--tiers", "dram,lzo"]);
         assert_eq!(told.status.code(), Some(125), "{}", told.account("took a new tier"));

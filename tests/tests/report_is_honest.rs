@@ -1,9 +1,8 @@
 //! What the report says is what can be seen from outside.
 
-use std::fs;
-use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
 use std::time::{Duration, Instant};
+use terrace_testkit::process;
+use terrace_testkit::public::Public;
 use terrace_tests::{
     Finished, Program, Running, Terrace, compiled, machine, skip, terrace_command, terrace_library,
 };
@@ -59,12 +58,10 @@ impl Observed {
 
 /// Anonymous resident memory, while the process runs this program.
 fn anonymous_bytes(pid: i32, program: &str) -> Option<f64> {
-    if fs::read_to_string(format!("/proc/{pid}/comm")).ok()?.trim() != program {
+    if process::name(pid)? != program {
         return None;
     }
-    let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
-    let line = rollup.lines().find_map(|line| line.strip_prefix("Anonymous:"))?;
-    Some(line.trim().strip_suffix(" kB")?.parse::<f64>().ok()? * 1024.0)
+    Some(process::rollup_bytes(pid, "Anonymous")? as f64)
 }
 
 /// What `skewed` did, as seen by the report, from outside, and by itself.
@@ -369,20 +366,9 @@ fn who_held_most_is_told_in_full() {
 /// Memory of such a program counts all the same, and the report says what is not known.
 #[test]
 fn a_program_of_another_user_is_counted() {
-    // Where that user can read it: this tree may be root's alone.
-    let public = tempfile::Builder::new()
-        .prefix("terrace-public-")
-        .tempdir()
-        .expect("a temporary directory can be made");
-    fs::set_permissions(public.path(), fs::Permissions::from_mode(0o755))
-        .expect("its mode can be set");
-    let publish = |file: &Path| {
-        let there = public.path().join(file.file_name().expect("a file has a name"));
-        fs::copy(file, &there).expect("a file can be copied");
-        there
-    };
-    let family = publish(&compiled("children_share_the_budget.c", &[]));
-    let library = publish(&terrace_library());
+    let public = Public::with(&[]);
+    let family = public.publish(&compiled("children_share_the_budget.c", &[]));
+    let library = public.publish(&terrace_library());
     let as_nobody = ["--reuid=65534", "--regid=65534", "--clear-groups"];
     if !Program::new("setpriv").args(as_nobody).arg("true").run().status.success() {
         return skip(

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
+use terrace_testkit::group;
+use terrace_testkit::process::is_root;
 use terrace_tests::{Finished, Program, Terrace, compiled, skip};
 
 /// `CANNOT_CHECK` of `cold.h`.
@@ -28,8 +30,7 @@ fn hold(arguments: &[&str], place: &str) -> Option<Finished> {
 
 #[track_caller]
 fn run(program: Program) -> Option<Finished> {
-    // SAFETY: no arguments, no failure.
-    if unsafe { libc::geteuid() } != 0 {
+    if !is_root() {
         skip("small places", "only root can make them");
         return None;
     }
@@ -191,13 +192,7 @@ impl TaskGroup {
 
 impl Drop for TaskGroup {
     fn drop(&mut self) {
-        // The last process may not be gone yet.
-        for _ in 0..100 {
-            if std::fs::remove_dir(&self.0).is_ok() {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        group::remove(&self.0);
     }
 }
 

@@ -4,12 +4,15 @@
 use std::fs;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
+use terrace_testkit::process::{self, Stat};
+use terrace_testkit::wait::Wait;
 use terrace_tests::{
     Cases, Program, Running, Terrace, Zram, compiled, has_swap, skip, without_swap,
 };
 
 const MIB: u64 = 1 << 20;
 const WITHIN: Duration = Duration::from_secs(60);
+const WAIT: Wait = Wait::within(WITHIN).every(Duration::from_millis(10));
 
 /// Ways to run these cases:
 /// - a budget that nothing is evicted for, so that what a case evicts stays out until it is
@@ -137,7 +140,7 @@ fn what_came_back_leaves_when_asked_again() {
 fn auto_is_the_default_where_there_is_zram() {
     let Some(_zram) = zram("auto_is_the_default_where_there_is_zram", 512 * MIB) else { return };
     let running = start("holds", Terrace::within("4G"));
-    wait_for_line(&running, "holds");
+    running.wait_for_output("holds");
     signal(&running);
     let finished = running.wait();
     assert!(finished.status.success(), "{}", finished.account("failed"));
@@ -145,27 +148,15 @@ fn auto_is_the_default_where_there_is_zram() {
     assert_eq!(report.at("/tiers/1/name"), "swap", "{report}");
 }
 
-fn wait_for_line(running: &Running, line: &str) {
-    let begun = Instant::now();
-    while !running.stdout_so_far().contains(line) {
-        assert!(begun.elapsed() < WITHIN, "it did not say {line:?}: {}", running.stderr_so_far());
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
 /// Sends the signal that has the program go on to its checks.
 fn signal(running: &Running) {
-    // SAFETY: no memory is involved; the process is one that this test started.
-    unsafe { libc::kill(running.program_pid(), libc::SIGUSR1) };
+    process::signal(running.program_pid(), libc::SIGUSR1);
 }
 
-fn kib_of(file: &str, name: &str) -> u64 {
-    let text = fs::read_to_string(file).unwrap_or_else(|e| panic!("{file}: {e}"));
-    let line = text
-        .lines()
-        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
-        .unwrap_or_else(|| panic!("{file} has no {name}"));
-    line.trim().trim_end_matches("kB").trim().parse().expect("a number")
+/// Bytes that the kernel tells of the program, such as `VmSwap`.
+#[track_caller]
+fn bytes_of(running: &Running, name: &str) -> u64 {
+    process::status_bytes(running.program_pid(), name).expect("it runs")
 }
 
 /// What the report says of swapped data, and of the memory that these take, agrees with the
@@ -175,8 +166,8 @@ fn the_report_says_what_the_kernel_says() {
     let Some(_zram) = zram("the_report_says_what_the_kernel_says", 512 * MIB) else { return };
     let begun = Instant::now();
     let running = start("holds", Terrace::within("4G").and("--tiers=dram,swap"));
-    wait_for_line(&running, "holds");
-    let swapped = kib_of(&format!("/proc/{}/status", running.program_pid()), "VmSwap") * 1024;
+    running.wait_for_output("holds");
+    let swapped = bytes_of(&running, "VmSwap");
     assert!(swapped > 28 * MIB, "{swapped} bytes are swapped");
     // The averages are over the whole run: most of it is to be like this.
     std::thread::sleep(Duration::from_secs(2).max(begun.elapsed() * 3));
@@ -206,18 +197,12 @@ fn the_report_says_what_the_kernel_says() {
 fn a_budget_is_kept_by_swap_alone() {
     let Some(_zram) = zram("a_budget_is_kept_by_swap_alone", 512 * MIB) else { return };
     let running = start("keeps_changing", Terrace::within("24M").and("--tiers=dram,swap"));
-    wait_for_line(&running, "changes");
-    let begun = Instant::now();
-    let swapped = || kib_of(&format!("/proc/{}/status", running.program_pid()), "VmSwap") * 1024;
-    while swapped() < 4 * MIB || returned_pages(&running) < 5000 {
-        assert!(
-            begun.elapsed() < WITHIN,
-            "only {} bytes were swapped, and {} pages came back",
-            swapped(),
-            returned_pages(&running)
-        );
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    running.wait_for_output("changes");
+    WAIT.until_ok("4 MiB swapped, and 5000 pages come back", || {
+        let (swapped, returned) = (bytes_of(&running, "VmSwap"), returned_pages(&running));
+        let is_enough = swapped >= 4 * MIB && returned >= 5000;
+        if is_enough { Ok(()) } else { Err(format!("{swapped} bytes, {returned} pages")) }
+    });
     // For a look or two.
     std::thread::sleep(Duration::from_secs(1));
     signal(&running);
@@ -233,14 +218,7 @@ fn a_budget_is_kept_by_swap_alone() {
 
 /// Number of pages that the kernel brought back: major faults of the program.
 fn returned_pages(running: &Running) -> u64 {
-    let stat =
-        fs::read_to_string(format!("/proc/{}/stat", running.program_pid())).expect("it runs");
-    let fields = stat.rsplit_once(") ").expect("a name in parentheses").1;
-    fields
-        .split_ascii_whitespace()
-        .nth(12 - 3)
-        .and_then(|field| field.parse().ok())
-        .expect("a number of faults")
+    Stat::of(running.program_pid()).expect("it runs").major_faults
 }
 
 /// A quarter of all swap is left to others, and what does not go there goes to the next tier.
@@ -249,13 +227,14 @@ fn swap_is_never_used_up() {
     let Some(_zram) = zram("swap_is_never_used_up", 16 * MIB) else { return };
     for (tiers, compressed) in [("dram,swap", false), ("dram,swap,lz4", true)] {
         let running = start("keeps_changing", Terrace::within("8M").and("--tiers").and(tiers));
-        wait_for_line(&running, "changes");
+        running.wait_for_output("changes");
         let begun = Instant::now();
         let mut most = 0;
         while begun.elapsed() < Duration::from_secs(2) || !compressed && most <= 4096 {
             assert!(begun.elapsed() < WITHIN, "only {most} KiB were ever used");
-            let (total, free) =
-                (kib_of("/proc/meminfo", "SwapTotal"), kib_of("/proc/meminfo", "SwapFree"));
+            let text = fs::read_to_string("/proc/meminfo").expect("the kernel tells");
+            let [total, free] = ["SwapTotal", "SwapFree"]
+                .map(|name| process::bytes_in(&text, name).expect("the kernel has swap") >> 10);
             // What one look may be wrong by.
             assert!(free >= total / 4 - total / 16, "{free} of {total} KiB are free with {tiers}");
             most = most.max(total - free);
@@ -284,12 +263,8 @@ fn swap_goes_away() {
             case,
             Terrace::within(if case == "holds" { "4G" } else { "24M" }).and("--tiers").and(tiers),
         );
-        wait_for_line(&running, line);
-        let begun = Instant::now();
-        while kib_of(&format!("/proc/{}/status", running.program_pid()), "VmSwap") < 1024 {
-            assert!(begun.elapsed() < WITHIN, "nothing was swapped");
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        running.wait_for_output(line);
+        WAIT.until("something is swapped", || bytes_of(&running, "VmSwap") >= MIB);
         zram.swap_off();
         std::thread::sleep(Duration::from_millis(500));
         signal(&running);
@@ -308,7 +283,7 @@ fn auto_uses_what_there_is() {
         let _alone = swap.is_none().then(without_swap);
         let there_is_swap = has_swap();
         let running = start("keeps_changing", Terrace::within("24M").and("--tiers=auto"));
-        wait_for_line(&running, "changes");
+        running.wait_for_output("changes");
         std::thread::sleep(Duration::from_secs(2));
         signal(&running);
         let finished = running.wait();
@@ -337,12 +312,10 @@ fn without_swap_the_rest_of_the_list_is_used() {
     }
     for (tiers, moved) in [("dram,swap", false), ("dram,swap,lz4", true), ("dram,lz4,swap", true)] {
         let running = start("keeps_changing", Terrace::within("24M").and("--tiers").and(tiers));
-        wait_for_line(&running, "changes");
-        let begun = Instant::now();
-        let status = format!("/proc/{}/status", running.program_pid());
-        while moved && kib_of(&status, "RssAnon") > 31 * 1024 {
-            assert!(begun.elapsed() < WITHIN, "nothing leaves with {tiers}");
-            std::thread::sleep(Duration::from_millis(10));
+        running.wait_for_output("changes");
+        if moved {
+            let leaves = || bytes_of(&running, "RssAnon") <= 31 * MIB;
+            WAIT.until(&format!("memory leaves with {tiers}"), leaves);
         }
         std::thread::sleep(Duration::from_millis(500));
         signal(&running);

@@ -5,8 +5,9 @@
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
-use std::path::Path;
 use std::sync::LazyLock;
+use terrace_testkit::process::is_root;
+use terrace_testkit::public::Public;
 use terrace_tests::{Cases, Program, Terrace, cases, compiled, skip, terrace_library};
 
 fn program(ways: Vec<Terrace>) -> Cases {
@@ -72,20 +73,10 @@ fn complaints_are_said() {
 #[test]
 fn environments_of_others_are_not_obeyed() {
     const NOBODY: u32 = 65534;
-    // SAFETY: no arguments, no failure.
-    if unsafe { libc::geteuid() } != 0 {
+    if !is_root() {
         return skip("setuid programs", "only root can make one for another user");
     }
-    let open_to_all = |path: &Path, mode| {
-        fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("its mode can be set")
-    };
-    let public = tempfile::Builder::new()
-        .prefix("terrace-public-")
-        .tempdir()
-        .expect("a temporary directory can be made");
-    open_to_all(public.path(), 0o755);
-    fs::copy(terrace_library(), public.path().join("libterrace.so"))
-        .expect("the library can be copied");
+    let public = Public::with(&[&terrace_library()]);
     let search = [
         format!("-L{}", public.path().display()),
         format!("-Wl,-rpath,{}", public.path().display()),
@@ -97,9 +88,8 @@ fn environments_of_others_are_not_obeyed() {
     );
     let victim = public.path().join("linked_with_rights");
     fs::copy(linked, &victim).expect("the program can be copied");
-    open_to_all(&victim, 0o4755);
-    let confined = public.path().join("confined");
-    fs::copy(compiled("confined.c", &[]), &confined).expect("the launcher can be copied");
+    fs::set_permissions(&victim, fs::Permissions::from_mode(0o4755)).expect("it is ours");
+    let confined = public.publish(&compiled("confined.c", &[]));
     let directory = public.path().join("callers");
     fs::create_dir(&directory).expect("a directory can be made");
     chown(&directory, Some(NOBODY), Some(NOBODY)).expect("root can give a directory away");

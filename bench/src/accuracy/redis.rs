@@ -7,7 +7,8 @@
 use super::{Known, REGION, record, samples};
 use crate::machine;
 use crate::servers::process;
-use anyhow::{Context, bail};
+use crate::start::answers;
+use anyhow::Context;
 use rand::seq::SliceRandom as _;
 use rand::{SeedableRng as _, rngs::SmallRng};
 use serde_json::Value;
@@ -19,6 +20,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+use terrace_testkit::child::Ended;
 use terrace_trace::cache::{Cache, LINE};
 
 const VALUE_BYTES: u64 = 1000;
@@ -27,6 +29,7 @@ const ITEM_BYTES: u64 = 1150;
 /// Requests on the way at a time.
 const ASK: u64 = 1000;
 const START_WITHIN: Duration = Duration::from_secs(20);
+const END_WITHIN: Duration = Duration::from_secs(60);
 const ANSWER_WITHIN: Duration = Duration::from_secs(60);
 
 /// What samples and the truth say of each region in which values are.
@@ -52,9 +55,10 @@ pub fn measure(size: u64, seconds: f64, clustered: bool) -> anyhow::Result<Vec<K
             "--unixsocket",
         ])
         .arg(&socket);
-    let mut server =
-        Ended(server.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::inherit()).spawn()?);
-    let mut connection = connect(&socket, &mut server.0)?;
+    server.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::inherit());
+    // `terrace record` hands the signal on, and ends with the server.
+    let mut server = Ended::by_request(server.spawn()?, END_WITHIN);
+    let mut connection = connect(&socket, &mut server)?;
     let load = |phase: &str| {
         let mut load = Command::new(&terrace);
         load.args(["load", "kv"]).arg(&socket).args([
@@ -86,13 +90,13 @@ pub fn measure(size: u64, seconds: f64, clustered: bool) -> anyhow::Result<Vec<K
         Ok(())
     };
     load("fill")?;
-    let pid = process::child(server.0.id()).context("redis-server has ended")?;
+    let pid = process::child(server.id()).context("redis-server has ended")?;
     let values = values(&mut connection, pid, items)?;
     let from = begun.elapsed();
     load("run")?;
     let window = [from, begun.elapsed()].map(|at| at.as_secs_f64() * 1e3);
     writeln!(connection.get_mut(), "SHUTDOWN NOSAVE\r")?;
-    anyhow::ensure!(server.0.wait()?.success(), "redis-server did not end as it should have");
+    anyhow::ensure!(server.wait()?.success(), "redis-server did not end as it should have");
 
     let truth: Value = serde_json::from_reader(BufReader::new(File::open(&truth)?))?;
     let asked =
@@ -118,37 +122,12 @@ pub fn measure(size: u64, seconds: f64, clustered: bool) -> anyhow::Result<Vec<K
     Ok(regions.into_values().collect())
 }
 
-/// A child process that is ended when dropped.
-struct Ended(Child);
-
-impl Drop for Ended {
-    fn drop(&mut self) {
-        if let Ok(None) = self.0.try_wait() {
-            // SAFETY: no pointers. It is our child, and has not been waited for. It hands the
-            // signal on, and ends with the server.
-            unsafe { libc::kill(self.0.id() as i32, libc::SIGTERM) };
-            let _ = self.0.wait();
-        }
-    }
-}
-
 fn connect(socket: &Path, server: &mut Child) -> anyhow::Result<BufReader<UnixStream>> {
-    let begun = Instant::now();
-    loop {
-        match UnixStream::connect(socket) {
-            Ok(connection) => {
-                connection.set_read_timeout(Some(ANSWER_WITHIN))?;
-                return Ok(BufReader::new(connection));
-            }
-            Err(error) if begun.elapsed() > START_WITHIN => {
-                bail!("redis-server did not start within {START_WITHIN:?}: {error}")
-            }
-            Err(_) if server.try_wait()?.is_some() => {
-                bail!("redis-server ended at once; is it installed? (scripts/setup.sh test)")
-            }
-            Err(_) => std::thread::sleep(Duration::from_millis(20)),
-        }
-    }
+    let connection =
+        answers("redis-server", server, START_WITHIN, || UnixStream::connect(socket).ok())
+            .context("is redis-server installed? (scripts/setup.sh test)")?;
+    connection.set_read_timeout(Some(ANSWER_WITHIN))?;
+    Ok(BufReader::new(connection))
 }
 
 /// Where each item's value is: `DEBUG OBJECT` names the object, whose second word points to the

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::io::{Read as _, Write as _};
 use std::time::{Duration, Instant};
+use terrace_testkit::process::resident_bytes;
 use terrace_trace::cache::Cache;
 
 const PAGE: u64 = 4096;
@@ -70,7 +71,7 @@ pub fn run(task: &Task) -> anyhow::Result<()> {
         println!("ready");
         std::io::stdout().flush()?;
         std::io::stdin().read_to_end(&mut Vec::new())?;
-        let memory = resident_bytes()?;
+        let memory = resident_bytes("self")?;
         let length = Duration::from_millis(task.seconds * 500);
         operate(&mut table, task.workload, &zipf, &mut random, length)?;
         let per_s = operate(&mut table, task.workload, &zipf, &mut random, length)?;
@@ -79,11 +80,6 @@ pub fn run(task: &Task) -> anyhow::Result<()> {
     }
     // Not object by object.
     std::process::exit(0);
-}
-
-fn resident_bytes() -> anyhow::Result<u64> {
-    let statm = std::fs::read_to_string("/proc/self/statm")?;
-    Ok(statm.split(' ').nth(1).unwrap_or("").parse::<u64>()? * PAGE)
 }
 
 fn operate(

@@ -3,6 +3,7 @@
 
 use crate::place::{self, next_to, place};
 use terrace_api::{Arena, Placement};
+use terrace_testkit::random::Congruential;
 
 struct Node {
     next: Option<Box<Node>>,
@@ -78,11 +79,10 @@ impl Table {
             b"obsidian",
             b"pebble  ",
         ];
-        let mut state = mixed(version);
+        let mut random = Congruential::new(mixed(version));
         let mut value = Vec::with_capacity(self.value_bytes + 8);
         while value.len() < self.value_bytes {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            value.extend_from_slice(WORDS[(state >> 60) as usize]);
+            value.extend_from_slice(WORDS[(random.draw() >> 60) as usize]);
         }
         value
     }

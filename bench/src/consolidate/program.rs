@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use terrace_objects::structures::{Chained, Index, Map, Open, Radix, SkipList, Tree};
 use terrace_objects::{Consolidator, Heap, Progress, Reader, Rules, Settings};
+use terrace_testkit::random::Congruential;
 
 /// Time that a step may take.
 const SLICE: Duration = Duration::from_micros(300);
@@ -96,10 +97,10 @@ pub fn run(task: &Task) -> anyhow::Result<()> {
 
 /// Bytes of a key: half of them by chance, half alike, so that they compress to about half.
 fn fill(key: u64, value: &mut [u8]) {
-    let mut state = key.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let seed = key.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut random = Congruential::with_increment(seed, 1_442_695_040_888_963_407);
     for word in value.chunks_mut(16) {
-        state =
-            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let state = random.draw();
         let (chance, alike) = word.split_at_mut(word.len().min(8));
         chance.copy_from_slice(&(state ^ state >> 29).to_le_bytes()[..chance.len()]);
         alike.fill(b' ');

@@ -9,6 +9,7 @@ use crate::interrupt;
 use crate::machine::ends_with_us;
 use crate::results;
 use crate::servers::{pin, process};
+use crate::start::answers;
 use anyhow::{Context, bail, ensure};
 use clap::Args;
 use rand::SeedableRng as _;
@@ -18,8 +19,10 @@ use serde_json::json;
 use std::collections::{HashMap, VecDeque};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+use terrace_testkit::child::Ended;
+use terrace_testkit::random::Congruential;
 
 const START_WITHIN: Duration = Duration::from_secs(20);
 /// GETs on the way at a time.
@@ -95,7 +98,7 @@ trait Cache {
 
 /// A server of memcached's text protocol.
 struct Served {
-    child: Child,
+    child: Ended,
     stream: BufReader<UnixStream>,
     _scratch: tempfile::TempDir,
 }
@@ -115,18 +118,10 @@ impl Served {
         command.args(["-o", index, "-s"]).arg(&socket).args(more);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         ends_with_us(&mut command);
-        let mut child = command.spawn().with_context(|| format!("cannot start {program}"))?;
-        let begun = Instant::now();
-        let stream = loop {
-            if let Ok(stream) = UnixStream::connect(&socket) {
-                break stream;
-            }
-            ensure!(
-                child.try_wait()?.is_none() && begun.elapsed() < START_WITHIN,
-                "{program} did not start"
-            );
-            interrupt::sleep(interrupt::POLL_INTERVAL)?;
-        };
+        let child = command.spawn().with_context(|| format!("cannot start {program}"))?;
+        let mut child = Ended::by_kill(child);
+        let stream =
+            answers(program, &mut child, START_WITHIN, || UnixStream::connect(&socket).ok())?;
         Ok(Served { child, stream: BufReader::new(stream), _scratch: scratch })
     }
 
@@ -177,13 +172,6 @@ impl Cache for Served {
     }
 }
 
-impl Drop for Served {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 /// Segcache's way: segments of 1 MiB in order of time. When all are taken, four that follow one
 /// another are merged into one. The items that stay have the highest frequency for their size. A
 /// frequency is a count that grows with certainty up to 16 and by chance above. It is 0 again after
@@ -196,7 +184,7 @@ struct Segcache {
     most: usize,
     /// Where the next merge begins, from the oldest segment on.
     next: usize,
-    random: u64,
+    random: Congruential,
 }
 
 const SEGMENT: u64 = 1 << 20;
@@ -211,7 +199,7 @@ impl Segcache {
             filled: 0,
             most: mebibytes as usize,
             next: 0,
-            random: 1,
+            random: Congruential::new(1),
         }
     }
 
@@ -220,8 +208,7 @@ impl Segcache {
     }
 
     fn touch(&mut self, key: u64) -> bool {
-        self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        let chance = (self.random >> 40) as u8;
+        let chance = (self.random.draw() >> 40) as u8;
         let Some(frequency) = self.items.get_mut(&key) else { return false };
         let certain = *frequency < CERTAIN;
         if certain || u16::from(chance) * u16::from(*frequency) < 256 {

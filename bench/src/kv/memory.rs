@@ -17,7 +17,7 @@ use crate::results::{self, median};
 use crate::servers::measure::{self, Amount, Data, Load, Sample, Timing};
 use crate::servers::peer::{Peer, Swap};
 use crate::servers::pin;
-use crate::servers::server::{Running, Server, free_port};
+use crate::servers::server::{Running, Server};
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
@@ -26,6 +26,7 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpStream;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
+use terrace_testkit::port;
 
 /// Share of T within which a side's memory is, or its run does not count.
 const TOLERANCE: f64 = 0.02;
@@ -401,7 +402,7 @@ fn start(options: &Options, side: Side, budget: f64) -> anyhow::Result<Running> 
         return Running::start(data, Some(&["--dram".to_owned(), kibibytes]));
     }
     let own = std::env::current_exe()?.with_file_name("terrace-kv");
-    let (port, mebibytes) = (free_port()?, (data.bytes() >> 19) + 1024);
+    let (port, mebibytes) = (port::free()?, (data.bytes() >> 19) + 1024);
     let consolidate = if side == Side::TerraceKvConsolidated { ",consolidate" } else { "" };
     // Told how many items there will be, as memcached is.
     let line = format!(

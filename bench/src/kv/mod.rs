@@ -10,19 +10,23 @@ pub mod memory;
 use crate::machine::{ends_with_us, terrace};
 use crate::results::{self, median};
 use crate::servers::{pin, process};
+use crate::start::answers;
 use crate::{interrupt, load::number};
 use anyhow::{Context, ensure};
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+use terrace_testkit::child::Ended;
+use terrace_testkit::port;
 
 const SERVER_CPU: usize = 0;
 const CLIENT_CPU: usize = 1;
 const START_WITHIN: Duration = Duration::from_secs(20);
+const END_WITHIN: Duration = Duration::from_secs(20);
 /// A client that uses less of its CPU is kept waiting by the server.
 const CLIENT_LIMIT: f64 = 0.95;
 
@@ -141,7 +145,7 @@ impl Address {
 
 /// A server that runs, until it is dropped.
 struct Running {
-    child: Child,
+    child: Ended,
     address: Address,
     _scratch: tempfile::TempDir,
 }
@@ -150,9 +154,7 @@ impl Running {
     fn start(peer: Peer, options: &Options, bytes: usize) -> anyhow::Result<Running> {
         let scratch = tempfile::tempdir()?;
         let address = match options.transport {
-            Transport::Tcp => {
-                Address::Tcp(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
-            }
+            Transport::Tcp => Address::Tcp(port::free()?),
             Transport::Unix => {
                 Address::Unix(scratch.path().join("socket").to_string_lossy().into_owned())
             }
@@ -164,17 +166,9 @@ impl Running {
         // SAFETY: between fork and exec only a system call.
         unsafe { command.pre_exec(|| pin(SERVER_CPU)) };
         let child = command.spawn().with_context(|| format!("cannot start {}", words[0]))?;
-        let mut running = Running { child, address, _scratch: scratch };
-        let begun = Instant::now();
-        while !running.address.answers() {
-            ensure!(
-                running.child.try_wait()?.is_none() && begun.elapsed() < START_WITHIN,
-                "{} did not start",
-                peer.name()
-            );
-            interrupt::sleep(interrupt::POLL_INTERVAL)?;
-        }
-        Ok(running)
+        let mut child = Ended::by_request(child, END_WITHIN);
+        answers(peer.name(), &mut child, START_WITHIN, || address.answers().then_some(()))?;
+        Ok(Running { child, address, _scratch: scratch })
     }
 
     fn resident(&self) -> anyhow::Result<f64> {
@@ -206,20 +200,6 @@ impl Running {
             String::from_utf8_lossy(&output.stderr)
         );
         Ok(serde_json::from_slice(&output.stdout)?)
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // SAFETY: no pointers; the child was not waited for, so that its number is its own.
-        unsafe { libc::kill(self.child.id() as i32, libc::SIGTERM) };
-        let begun = Instant::now();
-        while matches!(self.child.try_wait(), Ok(None)) {
-            if begun.elapsed() > START_WITHIN {
-                let _ = self.child.kill();
-            }
-            std::thread::sleep(interrupt::POLL_INTERVAL);
-        }
     }
 }
 

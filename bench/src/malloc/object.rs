@@ -3,6 +3,7 @@
 
 use std::hint::black_box;
 use std::ptr::NonNull;
+use terrace_testkit::random::Xorshift;
 
 /// An object of at least one byte. Freed when dropped, by whichever thread has it then.
 pub struct Object {
@@ -74,22 +75,19 @@ impl Drop for Object {
     }
 }
 
-/// Marsaglia's xorshift: the same numbers in each run.
-pub struct Random(u64);
+/// Random numbers: the same in each run.
+pub struct Random(Xorshift);
 
 impl Random {
     /// Begins a sequence, which is another for each seed.
     pub fn new(seed: u64) -> Random {
-        Random((seed + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15))
+        Random(Xorshift::new((seed + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15)))
     }
 
     /// Draws the next number.
     #[inline(always)]
     pub fn draw(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
+        self.0.draw()
     }
 
     /// Draws a number below `end`, which is far below 2^32.

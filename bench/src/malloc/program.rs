@@ -6,11 +6,12 @@ use super::{single, threads};
 use crate::machine;
 use anyhow::Context;
 use serde_json::{Value, json};
-use std::fs::{self, File};
+use std::fs::File;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::Instant;
+use terrace_testkit::process::status_bytes;
 
 /// Runs a test in this process.
 pub fn run(test: Test, scale: f64) -> anyhow::Result<()> {
@@ -54,9 +55,7 @@ pub fn figures(seconds: f64, cpu_s: f64, peak_bytes: u64, operations: u64) -> Va
 /// Peak resident memory of a process so far, bytes: its VmHWM. Whatever else is in the process
 /// (libraries, threads and tables of an allocator) counts too.
 pub fn peak_bytes(process: &str) -> anyhow::Result<u64> {
-    let status = fs::read_to_string(format!("/proc/{process}/status"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("no VmHWM")?;
-    Ok(line.trim().trim_end_matches(" kB").parse::<u64>()? << 10)
+    status_bytes(process, "VmHWM").with_context(|| format!("process {process} tells no VmHWM"))
 }
 
 /// Runs another program, whose input is a file, and measures it from its start to its end. Told are

@@ -5,6 +5,7 @@ use super::program::{figures, peak_bytes};
 use super::tests::{Test, scaled};
 use super::{Run, output_within};
 use crate::servers::process;
+use crate::start::answers;
 use anyhow::{Context, bail};
 use serde_json::Value;
 use std::fmt::Write as _;
@@ -14,6 +15,11 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+use terrace_testkit::child::Ended;
+use terrace_testkit::process::name;
+
+const START_WITHIN: Duration = Duration::from_secs(30);
+const END_WITHIN: Duration = Duration::from_secs(20);
 
 /// Debian's interpreter, not a wrapper of the user's: see `idle`.
 const PYTHON: &str = "/usr/bin/python3";
@@ -122,8 +128,9 @@ impl Inputs {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .process_group(0);
-        let mut server = Server(command.spawn()?);
-        let pid = server.wait_for(&socket)?;
+        // `terrace run` hands the signal on.
+        let mut server = Ended::by_request(command.spawn()?, END_WITHIN);
+        let pid = wait_for(&mut server, &socket)?;
         let last = std::thread::available_parallelism().map_or(0, |cpus| cpus.get() - 1);
         let questions = scaled(100_000, self.scale).to_string();
         let ask = "set,get,incr,lpush,rpush,lpop,rpop,sadd,hset,spop,zadd,zpopmin,lrange_100";
@@ -150,45 +157,14 @@ impl Inputs {
     }
 }
 
-/// A server that is ended when dropped.
-struct Server(Child);
-
-impl Server {
-    /// Waits until the server listens. Returns the number of its process.
-    fn wait_for(&mut self, socket: &Path) -> anyhow::Result<u32> {
-        let begun = Instant::now();
-        while UnixStream::connect(socket).is_err() {
-            if let Some(status) = self.0.try_wait()? {
-                bail!("redis-server ended ({status})");
-            }
-            anyhow::ensure!(
-                begun.elapsed() < Duration::from_secs(30),
-                "redis-server does not listen"
-            );
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        // taskset becomes the program, or `terrace run`, whose child the program is.
-        let name = fs::read_to_string(format!("/proc/{}/comm", self.0.id()))?;
-        if name.trim() == "terrace" {
-            process::child(self.0.id()).context("terrace run has no child")
-        } else {
-            Ok(self.0.id())
-        }
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // SAFETY: no pointers; our child, not waited for yet. `terrace run` hands the signal on.
-        unsafe { libc::kill(self.0.id() as i32, libc::SIGTERM) };
-        let begun = Instant::now();
-        while matches!(self.0.try_wait(), Ok(None)) {
-            if begun.elapsed() > Duration::from_secs(20) {
-                // SAFETY: the group that it was started as.
-                unsafe { libc::kill(-(self.0.id() as i32), libc::SIGKILL) };
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
+/// Waits until redis-server listens. Returns the number of its process.
+fn wait_for(server: &mut Child, socket: &Path) -> anyhow::Result<u32> {
+    answers("redis-server", server, START_WITHIN, || UnixStream::connect(socket).ok())?;
+    // taskset becomes the program, or `terrace run`, whose child the program is.
+    if name(server.id()).context("redis-server is gone")? == "terrace" {
+        process::child(server.id()).context("terrace run has no child")
+    } else {
+        Ok(server.id())
     }
 }
 

@@ -4,6 +4,7 @@
 use super::measured::Measured;
 use crate::place::place;
 use terrace_api::Placement;
+use terrace_testkit::random::Congruential;
 
 struct Entry {
     key: Box<[u8]>,
@@ -35,10 +36,10 @@ fn make_value(number: u64) -> Box<[u8]> {
     // 24 to 535 bytes, more often short than long, of which a half compresses.
     let random = mixed(number);
     let len = 24 + ((random >> 40) as usize % 512).min((random >> 50) as usize % 512);
-    let mut state = random;
+    let mut random = Congruential::new(random);
     let mut byte = |at: usize| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        if at.is_multiple_of(2) { b'v' } else { (state >> 56) as u8 }
+        let drawn = random.draw();
+        if at.is_multiple_of(2) { b'v' } else { (drawn >> 56) as u8 }
     };
     // With placements: cold, as only those of its own key do.
     std::hint::black_box(place(Placement::Cold, || (0..len).map(&mut byte).collect()))

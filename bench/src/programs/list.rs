@@ -5,6 +5,7 @@ use anyhow::{Context, ensure};
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use terrace_testkit::random::Congruential;
 
 /// A program of the system's.
 pub struct Program {
@@ -215,11 +216,10 @@ fn make_text(path: &Path, bytes: usize, line: impl Fn(u64) -> String) -> anyhow:
     if path.exists() {
         return Ok(());
     }
-    let mut random = 1u64;
+    let mut random = Congruential::new(1);
     let mut text = String::new();
     while text.len() < bytes {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        text.push_str(&line(random));
+        text.push_str(&line(random.draw()));
     }
     Ok(fs::write(path, text)?)
 }

@@ -7,8 +7,9 @@ use anyhow::{Context, ensure};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::process::CommandExt as _;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+use terrace_testkit::child::Ended;
 use terrace_testkit::zram::Zram;
 
 /// Interval between looks at memory.
@@ -68,10 +69,10 @@ pub fn one(
     command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(Stdio::null()).process_group(0);
     let swapped_in_before = swapped_in_pages()?;
     let begun = Instant::now();
-    let mut child = Ends(command.spawn()?);
+    let mut child = Ended::by_kill(command.spawn()?);
     let mut looks = Vec::new();
     let status = loop {
-        if let Some(status) = child.0.try_wait()? {
+        if let Some(status) = child.try_wait()? {
             break status;
         }
         if begun.elapsed() > longest {
@@ -123,17 +124,4 @@ fn swapped_in_pages() -> anyhow::Result<u64> {
         .lines()
         .find_map(|line| line.strip_prefix("pswpin ")?.parse().ok())
         .context("/proc/vmstat has pswpin")
-}
-
-/// A program that leads a process group, ended with all of the group where it runs on.
-struct Ends(Child);
-
-impl Drop for Ends {
-    fn drop(&mut self) {
-        if matches!(self.0.try_wait(), Ok(None)) {
-            // SAFETY: no memory is involved; the child, which leads the group, was not waited for.
-            unsafe { libc::kill(-(self.0.id() as i32), libc::SIGKILL) };
-            let _ = self.0.wait();
-        }
-    }
 }

@@ -13,6 +13,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
+use terrace_testkit::group;
 
 const EVERY: Duration = Duration::from_secs(1);
 /// Number of looks for which the limit is not lowered after it was raised.
@@ -120,13 +121,8 @@ impl Senpai {
 
 impl Drop for Senpai {
     fn drop(&mut self) {
-        // Its last process may be on its way out.
-        let Some(made) = &self.made else { return };
-        for _ in 0..50 {
-            if fs::remove_dir(made).is_ok() {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(20));
+        if let Some(made) = &self.made {
+            group::remove(made);
         }
     }
 }

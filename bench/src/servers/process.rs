@@ -8,6 +8,7 @@ use std::mem::offset_of;
 use std::path::PathBuf;
 use std::time::Duration;
 use terrace_control::stats::{MAGIC, State, StatsFile, StatsPage, TierPage};
+use terrace_testkit::process::{Stat, bytes_in, children, companion, file, status_bytes, threads};
 
 /// Counters that only grow.
 #[derive(Clone, Debug, Default)]
@@ -25,39 +26,10 @@ pub struct Counters {
     pub demoted_pages: Option<u64>,
 }
 
-/// Utime and stime of a stat file, in seconds, and major faults.
-fn stat(path: &str) -> anyhow::Result<(f64, u64)> {
-    let text = fs::read_to_string(path)
-        .with_context(|| format!("cannot read {path}; has the server ended?"))?;
-    // The name, in parentheses, may hold anything; what follows it is field 3.
-    let fields: Vec<&str> =
-        text.rsplit_once(") ").context("no stat")?.1.split_ascii_whitespace().collect();
-    let number = |field: usize| -> anyhow::Result<u64> {
-        Ok(fields.get(field - 3).context("a field is missing")?.parse()?)
-    };
-    // SAFETY: no pointers.
-    let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) } as f64;
-    Ok(((number(14)? + number(15)?) as f64 / ticks, number(12)?))
-}
-
-/// The process in which Terrace moves a process's pages: it shares its memory.
-pub fn companion(pid: u32) -> Option<u32> {
-    const SHARED_MEMORY: i32 = 1;
-    let shares = |other: &u32| {
-        // SAFETY: no memory is involved.
-        unsafe { libc::syscall(libc::SYS_kcmp, pid, *other, SHARED_MEMORY, 0, 0) == 0 }
-    };
-    let processes = fs::read_dir("/proc")
-        .ok()?
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    processes.filter(|other| *other != pid).find(shares)
-}
-
 /// CPU seconds of a whole process, and of Terrace's process beside it.
 pub fn cpu_s(pid: u32) -> anyhow::Result<f64> {
-    let beside = companion(pid).and_then(|companion| stat(&format!("/proc/{companion}/stat")).ok());
-    Ok(stat(&format!("/proc/{pid}/stat"))?.0 + beside.map_or(0.0, |(cpu_s, _)| cpu_s))
+    let beside = companion(pid).and_then(|companion| Stat::of(companion).ok());
+    Ok((Stat::of(pid)?.cpu + beside.map_or(Duration::ZERO, |stat| stat.cpu)).as_secs_f64())
 }
 
 /// Time for which the threads that a process has now have run on a CPU, with Terrace's process
@@ -70,11 +42,9 @@ pub fn run_time(pid: u32) -> anyhow::Result<Duration> {
 /// How long the threads that a process has now have run on a CPU.
 pub fn run_time_alone(pid: u32) -> anyhow::Result<Duration> {
     let mut time = Duration::ZERO;
-    let tasks = fs::read_dir(format!("/proc/{pid}/task"))
-        .with_context(|| format!("process {pid} is gone"))?;
-    for task in tasks.flatten() {
+    for thread in threads(pid).with_context(|| format!("process {pid} is gone"))? {
         // One that has just ended has none.
-        let Ok(text) = fs::read_to_string(task.path().join("schedstat")) else { continue };
+        let Ok(text) = fs::read_to_string(thread.join("schedstat")) else { continue };
         time += Duration::from_nanos(
             text.split_whitespace().next().context("an empty schedstat")?.parse()?,
         );
@@ -84,18 +54,17 @@ pub fn run_time_alone(pid: u32) -> anyhow::Result<Duration> {
 
 /// All counters now; `page` is Terrace's statistics page of that process.
 pub fn counters(pid: u32, page: Option<&Page>) -> anyhow::Result<Counters> {
-    let (_, major_faults) = stat(&format!("/proc/{pid}/stat"))?;
+    let major_faults = Stat::of(pid)?.major_faults;
     let mut counters = Counters { cpu_s: cpu_s(pid)?, major_faults, ..Counters::default() };
-    let beside = companion(pid)
-        .into_iter()
-        .flat_map(|companion| fs::read_dir(format!("/proc/{companion}/task")));
-    for task in beside.flatten().flatten() {
-        let path = task.path();
-        let Ok(name) = fs::read_to_string(path.join("comm")) else { continue };
+    let beside = companion(pid).and_then(|companion| threads(companion).ok());
+    for thread in beside.into_iter().flatten() {
+        let Ok(name) = fs::read_to_string(thread.join("comm")) else { continue };
+        let Ok(stat) = fs::read_to_string(thread.join("stat")) else { continue };
         if name.starts_with("terrace-")
-            && let Ok((cpu_s, _)) = stat(&path.join("stat").to_string_lossy())
+            && let Ok(stat) = Stat::parse(&stat)
         {
-            *counters.terrace_cpu_s.entry(name.trim().to_owned()).or_default() += cpu_s;
+            let cpu_s = counters.terrace_cpu_s.entry(name.trim().to_owned()).or_default();
+            *cpu_s += stat.cpu.as_secs_f64();
         }
     }
     if let Some(page) = page {
@@ -117,39 +86,20 @@ pub fn counters(pid: u32, page: Option<&Page>) -> anyhow::Result<Counters> {
 /// Bytes by name (such as `Pss`) that smaps_rollup has of a process; 0 for what it does not have.
 /// The kernel walks all pages for it: not while something is measured.
 pub fn rollup(pid: u32) -> anyhow::Result<impl Fn(&str) -> f64> {
-    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))
-        .context("cannot read smaps_rollup")?;
-    Ok(move |name: &str| {
-        text.lines()
-            .filter_map(kib)
-            .find(|(found, _)| *found == name)
-            .map_or(0.0, |(_, bytes)| bytes)
-    })
+    let text = file(pid, "smaps_rollup").context("cannot read smaps_rollup")?;
+    Ok(move |name: &str| bytes_in(&text, name).map_or(0.0, |bytes| bytes as f64))
 }
 
 /// Memory that a process takes, bytes: its pages, shared ones in part, and page tables.
 pub fn memory(pid: u32) -> anyhow::Result<f64> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status"))
-        .with_context(|| format!("process {pid} is gone"))?;
-    let tables =
-        status.lines().filter_map(kib).find(|(name, _)| *name == "VmPTE").context("no VmPTE")?.1;
-    Ok(rollup(pid)?("Pss") + tables)
-}
-
-/// Name and bytes of a line of smaps.
-pub fn kib(line: &str) -> Option<(&str, f64)> {
-    let (name, rest) = line.split_once(':')?;
-    Some((name, rest.trim().strip_suffix(" kB")?.trim().parse::<f64>().ok()? * 1024.0))
+    let tables = status_bytes(pid, "VmPTE")
+        .with_context(|| format!("process {pid} is gone, or has no VmPTE"))?;
+    Ok(rollup(pid)?("Pss") + tables as f64)
 }
 
 /// The first child of a process.
 pub fn child(pid: u32) -> Option<u32> {
-    fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))
-        .ok()?
-        .split_whitespace()
-        .next()?
-        .parse()
-        .ok()
+    children(pid).first().copied()
 }
 
 /// The statistics page of a process under Terrace.
@@ -171,7 +121,7 @@ impl Page {
     /// Finds the page among what the process has mapped. (Its environment will not do: redis writes
     /// its title over it.)
     pub fn of(pid: u32) -> anyhow::Result<Page> {
-        let maps = fs::read_to_string(format!("/proc/{pid}/maps")).context("the server is gone")?;
+        let maps = file(pid, "maps").context("the server is gone")?;
         let own = format!("/{pid}-");
         let path = maps
             .lines()

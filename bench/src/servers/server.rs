@@ -9,10 +9,11 @@ use anyhow::{Context, bail};
 use clap::ValueEnum;
 use std::fs::File;
 use std::io::{self, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+use terrace_testkit::port;
 
 const START_WITHIN: Duration = Duration::from_secs(60);
 const END_WITHIN: Duration = Duration::from_secs(20);
@@ -87,7 +88,7 @@ impl Running {
     /// Starts a server; with `terrace_flags` under `terrace run`. Returns when it accepts
     /// connections.
     pub fn start(data: Data, terrace_flags: Option<&[String]>) -> anyhow::Result<Running> {
-        let port = free_port()?;
+        let port = port::free()?;
         let mut words: Vec<String> = Vec::new();
         if let Some(flags) = terrace_flags {
             words.extend([terrace()?.to_string_lossy().into_owned(), "run".into()]);
@@ -222,9 +223,4 @@ pub fn pin(cpu: usize) -> io::Result<()> {
         libc::sched_setaffinity(0, size_of_val(&set), &set)
     };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
-/// A TCP port that is free now.
-pub fn free_port() -> anyhow::Result<u16> {
-    Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
 }

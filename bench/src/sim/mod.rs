@@ -16,6 +16,7 @@ use terrace_sim::generators::Generator;
 use terrace_sim::machine::Machine;
 use terrace_sim::simulation::{Settings, Simulation};
 use terrace_sim::source::{Access, BLOCK, Source};
+use terrace_testkit::process::resident_bytes;
 
 /// What is measured.
 #[derive(clap::Args)]
@@ -140,10 +141,10 @@ fn simulate(all: &[Access], units: u32, policy: &str, seconds: f64) -> anyhow::R
     let parameters = Parameters { slowness: 3.75, ..Parameters::of_units(units) };
     let policy = named(policy, &parameters)?;
     let settings = Settings { unit_bytes: parameters.unit_bytes, ..Settings::new(machine, units) };
-    let before = resident_bytes()?;
+    let before = resident_bytes("self")?;
     let simulation = Simulation::new(settings, policy);
     let (rate, simulation) = timed(all, simulation, seconds);
-    let bytes = resident_bytes()? - before;
+    let bytes = resident_bytes("self")? as f64 - before as f64;
     black_box(simulation.finish());
     Ok((rate, bytes))
 }
@@ -167,10 +168,4 @@ fn timed(all: &[Access], mut simulation: Simulation, seconds: f64) -> (f64, Simu
         }
     }
     (done as f64 / begun.elapsed().as_secs_f64(), simulation)
-}
-
-fn resident_bytes() -> anyhow::Result<f64> {
-    let statm = std::fs::read_to_string("/proc/self/statm")?;
-    let pages: f64 = statm.split(' ').nth(1).unwrap_or_default().parse()?;
-    Ok(pages * 4096.0)
 }

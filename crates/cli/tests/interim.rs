@@ -9,6 +9,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 use support::{Scratch, line};
+use terrace_testkit::process;
 
 /// A program that runs until there is a file of this name.
 const UNTIL_STOP: &str = "echo ready; while [ ! -e \"$STOP\" ]; do sleep 0.02; done; exit 3";
@@ -89,8 +90,7 @@ fn a_report_that_nobody_reads_holds_nothing_up() {
         let mut child = start(&scratch, report, TRAP, writer.into());
         // Until a report is due at least.
         std::thread::sleep(Duration::from_millis(1300));
-        // SAFETY: no memory is involved; the child has not been waited for.
-        assert_eq!(unsafe { libc::kill(child.id() as i32, libc::SIGTERM) }, 0);
+        assert!(process::signal(child.id() as i32, libc::SIGTERM));
         assert_eq!(line(&mut child), "got\n", "the signal is passed on");
         let mut text = String::new();
         reader.read_to_string(&mut text).unwrap();

@@ -5,17 +5,22 @@ mod support;
 use serde_json::Value;
 use std::fs;
 use std::mem::offset_of;
+use std::ops::RangeBounds;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Output, Stdio};
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use support::{Scratch, stderr, stdout};
 use terrace_control::stats::{self, State, StatsPage};
 use terrace_os as sys;
+use terrace_testkit::process::{self, is_root};
+use terrace_testkit::public::Public;
+use terrace_testkit::wait::Wait;
 
 const MIB: u64 = 1 << 20;
+const WAIT: Wait = Wait::within(Duration::from_secs(30));
 /// 64 MiB, as a run tells it.
 const LOWER: &str = "67108864";
 
@@ -61,15 +66,10 @@ impl<'a> Started<'a> {
     }
 
     fn await_status(&self, wanted: impl Fn(&Value) -> bool) -> Value {
-        let deadline = Instant::now() + Duration::from_secs(30);
-        loop {
-            let status = self.status();
-            if let Some(run) = status.as_ref().filter(|run| wanted(run)) {
-                return run.clone();
-            }
-            assert!(Instant::now() < deadline, "{status:?}");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        WAIT.until_ok("what is wanted of the run", || match self.status() {
+            Some(run) if wanted(&run) => Ok(run),
+            other => Err(format!("{other:?}")),
+        })
     }
 
     fn set(&self, pid: u32, options: &[&str]) -> Output {
@@ -83,6 +83,15 @@ impl<'a> Started<'a> {
         let output = self.set(pid, options);
         assert_eq!(output.status.code(), Some(125), "{}", stderr(&output));
         assert!(stderr(&output).contains(why), "{}", stderr(&output));
+    }
+
+    /// Waits until the share of the budget that the process is told is in a range.
+    #[track_caller]
+    fn await_share(&self, wanted: impl RangeBounds<u64>) {
+        WAIT.until_ok("the share that the process is told", || match self.share() {
+            share if wanted.contains(&share) => Ok(()),
+            other => Err(other),
+        });
     }
 
     /// Share of the budget that the process is told.
@@ -99,8 +108,7 @@ impl<'a> Started<'a> {
             // It is not known yet, and 0 would be this test itself.
             return;
         }
-        // SAFETY: a signal to a process that this test started.
-        unsafe { libc::kill(self.pid as i32, libc::SIGKILL) };
+        process::signal(self.pid as i32, libc::SIGKILL);
     }
 }
 
@@ -125,12 +133,8 @@ fn limits_are_changed_while_the_run_lives() {
     );
     let told = run.await_status(|run| run["dram"] == LOWER);
     assert_eq!(told["supervisor"], run.child.id());
-    let deadline = Instant::now() + Duration::from_secs(30);
     // Less what processes have that say nothing of themselves.
-    while !(60 * MIB..=64 * MIB).contains(&run.share()) {
-        assert!(Instant::now() < deadline, "its share is {}", run.share());
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    run.await_share(60 * MIB..=64 * MIB);
     // By the number of `terrace run` too; what is not said stays.
     assert!(run.set(run.child.id(), &["--slowdown", "3%"]).status.success());
     run.await_status(|run| run["dram"] == LOWER && run["slowdown"] == "3%");
@@ -139,16 +143,10 @@ fn limits_are_changed_while_the_run_lives() {
         "it is lifted"
     );
     run.await_status(|run| run["dram"] == "unlimited" && run["slowdown"] == Value::Null);
-    while run.share() < 1 << 60 {
-        assert!(Instant::now() < deadline, "its share is {}", run.share());
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    run.await_share(1u64 << 60..);
     // And it holds again.
     assert!(run.set(run.pid, &["--dram", "64M"]).status.success(), "after it was lifted");
-    while run.share() > 64 * MIB {
-        assert!(Instant::now() < deadline, "its share is {}", run.share());
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    run.await_share(..=64 * MIB);
     let names = fs::read_dir(scratch.path("runs").join(&scratch.run_directories()[0])).unwrap();
     let left: Vec<_> = names.map(|name| name.unwrap().file_name()).collect();
     assert!(!left.iter().any(|name| name.to_string_lossy().contains("set")), "{left:?}");
@@ -189,11 +187,7 @@ fn a_killed_supervisor_is_told_in_one_line() {
     next();
     assert_eq!(run.await_status(|_| true)["supervised"], false);
     run.kill();
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while run.status().is_some() {
-        assert!(Instant::now() < deadline);
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    WAIT.until("the run is not told of any more", || run.status().is_none());
     next();
     assert_eq!(scratch.run_directories(), [""; 0]);
 }
@@ -201,16 +195,14 @@ fn a_killed_supervisor_is_told_in_one_line() {
 #[test]
 fn another_users_run_is_refused() {
     let Some(scratch) = Scratch::new() else { return };
-    // SAFETY: no arguments, no failure.
-    if unsafe { libc::geteuid() } != 0 {
+    if !is_root() {
         return eprintln!("not tested: only root can be another user");
     }
     let run = Started::new(&scratch, &["--dram", "1G"]);
     // A place that all users may enter.
-    let place = tempfile::tempdir().unwrap();
-    let command = place.path().join("terrace");
-    fs::copy(env!("CARGO_BIN_EXE_terrace"), &command).unwrap();
-    for directory in [place.path(), &scratch.path("."), &scratch.path("runs")] {
+    let place = Public::with(&[]);
+    let command = place.publish(Path::new(env!("CARGO_BIN_EXE_terrace")));
+    for directory in [scratch.path("."), scratch.path("runs")] {
         fs::set_permissions(directory, fs::Permissions::from_mode(0o755)).unwrap();
     }
     let as_nobody = |words: &[&str]| -> Output {

@@ -5,12 +5,13 @@ mod support;
 use std::io::Write;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use support::{Scratch, line, pseudo_terminal};
+use terrace_testkit::process::{self, Stat};
+use terrace_testkit::wait::Wait;
 
 fn send(child: &Child, signal: i32) {
-    // SAFETY: no memory is involved; the child has not been waited for, so the number is its own.
-    assert_eq!(unsafe { libc::kill(child.id() as i32, signal) }, 0);
+    assert!(process::signal(child.id() as i32, signal));
 }
 
 #[test]
@@ -72,8 +73,7 @@ fn what_a_killed_run_leaves_is_removed_by_the_next() {
     assert_eq!(scratch.run_directories().len(), 2);
     assert_eq!(scratch.shell("true").status().unwrap().code(), Some(0));
     assert_eq!(scratch.run_directories(), others, "of a run that lives, and no other");
-    // SAFETY: no memory is involved; it sleeps for longer than this test runs.
-    unsafe { libc::kill(program, libc::SIGKILL) };
+    process::signal(program, libc::SIGKILL);
     send(&lives, libc::SIGTERM);
     lives.wait().unwrap();
     assert_eq!(scratch.run_directories(), [""; 0]);
@@ -156,23 +156,13 @@ fn a_stopped_and_continued_run_goes_on() {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     assert_eq!(line(&mut child), "ready\n");
     send(&child, libc::SIGTSTP);
-    let until = Instant::now() + Duration::from_secs(10);
-    while state(child_of(&child)) != 'T' {
-        assert!(Instant::now() < until, "the program was not stopped");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    let is_stopped = || {
+        let program = process::children(child.id())[0];
+        Stat::of(program).unwrap().state == 'T'
+    };
+    Wait::within(Duration::from_secs(10)).until("the program is stopped", is_stopped);
     child.stdin.as_mut().unwrap().write_all(b"word\n").unwrap();
     send(&child, libc::SIGCONT);
     assert_eq!(line(&mut child), "word\n");
     assert_eq!(child.wait().unwrap().code(), Some(0));
-}
-
-fn child_of(child: &Child) -> u32 {
-    let list = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", child.id())).unwrap();
-    list.split_whitespace().next().unwrap().parse().unwrap()
-}
-
-fn state(pid: u32) -> char {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-    text.rsplit(") ").next().unwrap().chars().next().unwrap()
 }

@@ -3,13 +3,18 @@
 mod support;
 
 use serde_json::Value;
-use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use support::{Scratch, line, stdout};
 use terrace_control::stats::{self, State};
+use terrace_testkit::process::{self, is_root};
+use terrace_testkit::public::Public;
+use terrace_testkit::wait::Wait;
+
+const WAIT: Wait = Wait::within(Duration::from_secs(20));
 
 /// The runs of this test, as it tells of them.
 fn runs(scratch: &Scratch) -> Vec<Value> {
@@ -22,17 +27,11 @@ fn runs(scratch: &Scratch) -> Vec<Value> {
 }
 
 fn await_runs(scratch: &Scratch, wanted: usize) -> Vec<Value> {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    loop {
-        let runs = runs(scratch);
-        let whole = runs
-            .iter()
-            .all(|run| run["processes"].as_array().is_some_and(|processes| !processes.is_empty()));
-        if runs.len() == wanted && whole {
-            return runs;
-        }
-        assert!(Instant::now() < deadline, "{wanted} runs, and told is {runs:?}");
-    }
+    let is_whole = |run: &Value| run["processes"].as_array().is_some_and(|all| !all.is_empty());
+    WAIT.until_ok(&format!("{wanted} runs"), || match runs(scratch) {
+        runs if runs.len() == wanted && runs.iter().all(is_whole) => Ok(runs),
+        other => Err(format!("{other:?}")),
+    })
 }
 
 #[test]
@@ -85,8 +84,7 @@ fn runs_are_told_while_they_live() {
     first.wait().unwrap();
     await_runs(&scratch, 2);
     for pid in pids {
-        // SAFETY: a signal to a process that this test started.
-        unsafe { libc::kill(pid, libc::SIGTERM) };
+        process::signal(pid, libc::SIGTERM);
     }
     second.wait().unwrap();
     assert_eq!(runs(&scratch), [Value::Null; 0]);
@@ -111,8 +109,7 @@ int main(void) {
 /// In a container a process has a small number, which is another process's outside.
 #[test]
 fn memory_of_a_process_in_a_pid_namespace_is_told_from_outside() {
-    // SAFETY: no arguments.
-    if unsafe { libc::geteuid() } != 0 {
+    if !is_root() {
         println!("skipped: only root makes a PID namespace");
         return;
     }
@@ -155,17 +152,16 @@ fn memory_of_a_process_in_a_pid_namespace_is_told_from_outside() {
     assert_eq!(page, scratch.path("page"));
     // At the end of its input the shell goes on.
     drop(run.stdin.take());
-    let deadline = Instant::now() + Duration::from_secs(20);
-    loop {
+    WAIT.until_ok("shared memory of 80 MiB", || {
         let told = await_runs(&scratch, 1);
         let process = &told[0]["processes"][0];
         let shared = process["other_memory"]["shared_bytes"].as_u64().unwrap_or(0);
-        if shared >= 80 << 20 {
-            assert!(shared < 90 << 20 && process["pid"].as_u64() < Some(100), "{process}");
-            break;
+        if shared < 80 << 20 {
+            return Err(process.to_string());
         }
-        assert!(Instant::now() < deadline, "{process}");
-    }
+        assert!(shared < 90 << 20 && process["pid"].as_u64() < Some(100), "{process}");
+        Ok(())
+    });
     run.kill().unwrap();
     run.wait().unwrap();
 }
@@ -173,17 +169,14 @@ fn memory_of_a_process_in_a_pid_namespace_is_told_from_outside() {
 #[test]
 fn another_users_run_is_counted_and_not_shown() {
     const NOBODY: u32 = 65534;
-    // SAFETY: no arguments.
-    if unsafe { libc::geteuid() } != 0 {
+    if !is_root() {
         println!("skipped: only root becomes another user");
         return;
     }
     let Some(scratch) = Scratch::new() else { return };
     // Where that user may execute the command, and look for runs.
-    let place = tempfile::tempdir().unwrap();
-    std::fs::set_permissions(&place, std::fs::Permissions::from_mode(0o755)).unwrap();
-    let copy = place.path().join("terrace");
-    std::fs::copy(env!("CARGO_BIN_EXE_terrace"), &copy).unwrap();
+    let place = Public::with(&[]);
+    let copy = place.publish(Path::new(env!("CARGO_BIN_EXE_terrace")));
     let page = scratch.page(|page| page.state.store(State::Active as u32, Relaxed));
     let mut run = scratch
         .terrace(&["run", "--dram", "2G", "--", "sleep", "60"])
@@ -198,21 +191,16 @@ fn another_users_run_is_counted_and_not_shown() {
         let mut command = Command::new(&copy);
         command.args(words).env_clear().uid(NOBODY).gid(NOBODY).output().unwrap()
     };
-    let deadline = Instant::now() + Duration::from_secs(20);
-    loop {
+    WAIT.until_ok("the other user's run is counted", || {
         let status: Value =
             serde_json::from_slice(&as_nobody(&["status", "--json"]).stdout).unwrap();
         assert_eq!(status["runs"].as_array().map(Vec::len), Some(0), "{status}");
-        if status["runs_of_others"].as_u64() > Some(0) {
-            break;
-        }
-        assert!(Instant::now() < deadline, "{status}");
-    }
+        if status["runs_of_others"].as_u64() > Some(0) { Ok(()) } else { Err(status) }
+    });
     let text = stdout(&as_nobody(&["status"]));
     assert!(text.contains("only they and root can look at them"), "{text}");
     let refused = as_nobody(&["set", &run.id().to_string(), "--dram", "1G"]);
     assert_eq!(refused.status.code(), Some(125), "{refused:?}");
-    // SAFETY: a signal to a process that this test started.
-    unsafe { libc::kill(run.id() as i32, libc::SIGTERM) };
+    process::signal(run.id() as i32, libc::SIGTERM);
     run.wait().unwrap();
 }

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Client, Server, skip};
+use common::{Client, Server};
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
@@ -10,6 +10,12 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
+use terrace_testkit::process;
+use terrace_testkit::skipping::skip;
+use terrace_testkit::wait::Wait;
+
+const WAIT: Wait = Wait::within(Duration::from_secs(20));
 
 #[test]
 fn nothing_is_answered_before_the_right_password() {
@@ -45,15 +51,11 @@ fn a_hangup_has_the_accounts_read_again_and_keeps_the_items() {
     std::fs::write(&file, "ann:secret\n").expect("it can be written");
     let flags = ["-Y", &file.to_string_lossy(), "-P", &pid_file.to_string_lossy()];
     let mut server = Server::start(&socket, &flags);
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
     let pid = format!("{}\n", server.0.id());
-    while std::fs::read_to_string(&pid_file).unwrap_or_default() != pid {
-        assert!(std::time::Instant::now() < deadline, "the file of -P was not written");
-        std::thread::sleep(std::time::Duration::from_millis(20));
-    }
+    let is_written = || std::fs::read_to_string(&pid_file).is_ok_and(|text| text == pid);
+    WAIT.until("the file of -P is written", is_written);
     let signal = |signal: i32| {
-        // SAFETY: no memory is involved; a child of this test's.
-        assert_eq!(unsafe { libc::kill(server.0.id() as i32, signal) }, 0);
+        assert!(process::signal(server.0.id() as i32, signal));
     };
     let admits = |password: &[u8]| Client::connect(&socket).set("x", 0, password) == "STORED";
     let mut client = Client::connect(&socket);
@@ -62,10 +64,7 @@ fn a_hangup_has_the_accounts_read_again_and_keeps_the_items() {
     for (text, password) in [("ann:other\n", &b"ann other"[..]), ("no account\n", b"ann other")] {
         std::fs::write(&file, text).expect("it can be written");
         signal(libc::SIGHUP);
-        while !admits(password) {
-            assert!(std::time::Instant::now() < deadline, "the accounts were not read again");
-            std::thread::sleep(std::time::Duration::from_millis(20));
-        }
+        WAIT.until("the accounts are read again", || admits(password));
     }
     assert!(!admits(b"ann secret"));
     assert_eq!(client.get("a").as_deref(), Some(b"kept".as_slice()));
@@ -81,11 +80,7 @@ fn silent_clients_are_closed_where_that_was_asked_for() {
     let _server = Server::start(&socket, &["-o", "idle_timeout=3"]);
     let (mut silent, mut asks) = (Client::connect(&socket), Client::connect(&socket));
     assert_eq!((silent.set("a", 0, b"one"), asks.stat("idle_kicks")), ("STORED".to_owned(), 0));
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
-    while asks.stat("idle_kicks") == 0 {
-        assert!(std::time::Instant::now() < deadline, "the silent client was not closed");
-        std::thread::sleep(std::time::Duration::from_millis(50));
-    }
+    WAIT.until("the silent client is closed", || asks.stat("idle_kicks") > 0);
     assert_eq!(silent.line(), "", "it is closed");
     assert_eq!(asks.get("a").as_deref(), Some(b"one".as_slice()));
 }
@@ -130,7 +125,7 @@ fn activated(sockets: &[i32], flags: &str) -> Server {
             Ok(())
         });
     }
-    Server(command.spawn().expect("a shell is there"))
+    Server::of(command)
 }
 
 #[test]
@@ -151,8 +146,7 @@ fn sockets_of_a_service_manager_are_used_and_left() {
     stream.get_mut().write_all(b"get a\r\n").expect("it reads");
     let lines: Vec<_> = stream.lines().take(3).map(|line| line.expect("it answers")).collect();
     assert_eq!(lines, ["VALUE a 0 3", "one", "END"]);
-    // SAFETY: a signal to our child.
-    unsafe { libc::kill(server.0.id() as i32, libc::SIGTERM) };
+    process::signal(server.0.id() as i32, libc::SIGTERM);
     assert!(server.0.wait().expect("it is our child").success());
     assert!(UnixStream::connect(&path).is_ok(), "the service manager's socket is still there");
 }

@@ -8,20 +8,14 @@ use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use terrace_testkit::wait::Wait;
 
 const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT: Wait = Wait::within(PATIENCE);
 const LARGE: usize = 1_000_000;
 const COME: usize = 900_000;
 const NO_ROOM: &str = "SERVER_ERROR out of memory storing object";
-
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !holds() {
-        assert!(begun.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
 
 /// Whether an answer has come within a moment.
 fn is_answered(client: &mut Client) -> bool {
@@ -76,7 +70,7 @@ fn values_on_the_way_are_part_of_the_memory_limit() {
         assert!(client.line().starts_with("VERSION"), "the whole value was taken or skipped");
     }
     drop(clients);
-    until("nothing is held", || observer.stat("read_buf_bytes") == 0);
+    WAIT.until("nothing is held", || observer.stat("read_buf_bytes") == 0);
     assert_eq!(observer.set("new", 0, &vec![b'y'; LARGE]), "STORED");
     assert_eq!(observer.get("new"), Some(vec![b'y'; LARGE]));
 }
@@ -115,9 +109,9 @@ fn answers_that_nobody_reads_are_part_of_the_memory_limit() {
     assert_eq!(client.set("a", 0, &vec![b'x'; LARGE]), "STORED");
     let mut slow = Client::connect(&socket);
     slow.send(b"get a a a a\r\n");
-    until("its answers are counted", || client.stat("read_buf_bytes") > LARGE as u64);
+    WAIT.until("its answers are counted", || client.stat("read_buf_bytes") > LARGE as u64);
     drop(slow);
-    until("it is gone", || client.stat("read_buf_bytes") == 0);
+    WAIT.until("it is gone", || client.stat("read_buf_bytes") == 0);
 }
 
 /// Starts the server without the right to raise the hard limit on open files, and with that limit.
@@ -222,7 +216,7 @@ fn every_thread_has_its_share_of_the_clients() {
     let server = Server::start(&socket, &["-t", "4"]);
     let mut clients = vec![Client::connect(&socket)];
     // The client that checked whether the server is there has gone.
-    until("one is left", || clients[0].stat("curr_connections") == 1);
+    WAIT.until("one is left", || clients[0].stat("curr_connections") == 1);
     let assert_even = |clients: &mut [Client]| {
         for client in clients.iter_mut() {
             assert!(client.ask("version").starts_with("VERSION"));
@@ -240,7 +234,7 @@ fn every_thread_has_its_share_of_the_clients() {
     // Half of them leave; others come in their place.
     clients.truncate(clients.len() / 2);
     let left = clients.len() as u64;
-    until("they are gone", || clients[0].stat("curr_connections") == left);
+    WAIT.until("they are gone", || clients[0].stat("curr_connections") == left);
     clients.resize_with(10 * THREADS, || Client::connect(&socket));
     assert_even(&mut clients);
 }

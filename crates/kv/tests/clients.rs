@@ -2,9 +2,10 @@
 
 mod common;
 
-use common::{Client, Server, skip};
+use common::{Client, Server};
 use std::path::Path;
 use std::process::{Command, Output};
+use terrace_testkit::skipping::skip;
 
 /// A Python that has a module.
 fn python_with(module: &str) -> Option<&'static str> {

@@ -3,13 +3,11 @@
 //! `MEMCACHED_SOURCE` names an unpacked source tree to use instead. conformance.table says which
 //! files run, and why others do not.
 
-mod common;
-
-use common::skip;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
+use terrace_testkit::skipping::skip;
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/conformance.sh");
 const TABLE: &str = include_str!("conformance.table");

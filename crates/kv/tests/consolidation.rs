@@ -3,8 +3,10 @@
 
 mod common;
 
-use common::{Client, Server, skip};
+use common::{Client, Server, value_of};
 use std::time::{Duration, Instant};
+use terrace_testkit::skipping::skip;
+use terrace_testkit::wait::Wait;
 
 /// Time limit for an awaited event.
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -15,15 +17,7 @@ const EVERY: usize = 40;
 const BATCH: usize = 50;
 
 fn value(key: usize) -> Vec<u8> {
-    // Eight random bytes and as many that repeat, so that pages of them compress.
-    let mut state = key as u64 + 1;
-    let mut value = Vec::new();
-    while value.len() < 480 {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(key as u64 | 1);
-        value.extend((state ^ state >> 31).to_le_bytes());
-        value.extend(b"........");
-    }
-    value
+    value_of(key, 480)
 }
 
 fn figure(client: &mut Client, name: &str) -> u64 {
@@ -85,10 +79,7 @@ fn it_is_switched_by_a_command_and_told_of() {
     assert_eq!(figure(&mut client, "consolidate"), 1);
     assert_eq!(client.ask("consolidate 1"), "CLIENT_ERROR usage: consolidate <enable|disable>");
     assert_eq!(client.ask("consolidate"), "ERROR");
-    let begun = Instant::now();
-    while figure(&mut client, "consolidate:rounds") == 0 {
-        assert!(begun.elapsed() < PATIENCE);
-    }
+    Wait::within(PATIENCE).until("a round", || figure(&mut client, "consolidate:rounds") > 0);
     client.send(b"consolidate disable noreply\r\n");
     assert_eq!(figure(&mut client, "consolidate"), 0);
 }

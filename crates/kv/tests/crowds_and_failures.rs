@@ -5,26 +5,23 @@
 
 mod common;
 
-use common::{Client, Server, kibibytes, skip};
+use common::{Client, Server, kibibytes, value_of};
 use std::io::Write as _;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
+use terrace_testkit::process;
+use terrace_testkit::skipping::skip;
+use terrace_testkit::wait::Wait;
 
 /// Time limit for an awaited event.
 const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT: Wait = Wait::within(PATIENCE);
 
 fn value(key: usize, bytes: usize) -> Vec<u8> {
-    // Eight random bytes, so that pages of them compress, and no two are alike.
-    let mut state = key as u64 + 1;
-    let mut value = Vec::with_capacity(bytes + 16);
-    while value.len() < bytes {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(key as u64 | 1);
-        value.extend((state ^ state >> 31).to_le_bytes());
-        value.extend(b"........");
-    }
+    let mut value = value_of(key, bytes);
     value.truncate(bytes);
     value
 }
@@ -79,7 +76,7 @@ fn ten_thousand_connections_are_served_in_little_memory() {
     println!("{round} rounds of {CONNECTIONS} connections");
     drop(clients);
     let mut client = Client::connect(&socket);
-    until("connections are closed", || figure(&mut client, "", "curr_connections") == 1);
+    WAIT.until("connections are closed", || figure(&mut client, "", "curr_connections") == 1);
 }
 
 /// Has each client store its key, and then read another one's. Values are those of the round.
@@ -107,14 +104,6 @@ fn in_turn(clients: &mut [Client], round: usize) -> usize {
         }
     }
     found
-}
-
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !holds() {
-        assert!(begun.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
-        thread::sleep(Duration::from_millis(20));
-    }
 }
 
 /// Clients of the test program itself, so that the kernel ends them as any killed process.
@@ -150,7 +139,7 @@ fn clients_that_are_killed_in_mid_request_leave_nothing_behind() {
         victim.kill().expect("it lives");
         victim.wait().expect("it was killed");
     }
-    until("connections are closed", || figure(&mut client, "", "curr_connections") == 1);
+    WAIT.until("connections are closed", || figure(&mut client, "", "curr_connections") == 1);
     assert_eq!(client.get("stays").as_deref(), Some(b"whole".as_slice()));
     assert_eq!(client.get("half"), None, "half of a value is none");
     let more = kibibytes(&server, "VmRSS").saturating_sub(before);
@@ -200,7 +189,7 @@ fn a_full_disk_under_a_tier_costs_no_right_value() {
         assert!(stored == "STORED" || stored.starts_with("SERVER_ERROR out of memory"), "{stored}");
     }
     let name = format!("tier:lz4@file:{}:stored_bytes", disk.0.path().display());
-    until("something went to the disk", || figure(&mut client, "terrace", &name) > 1 << 20);
+    WAIT.until("something went to the disk", || figure(&mut client, "terrace", &name) > 1 << 20);
     let mut found = 0;
     for key in (0..KEYS).rev() {
         if let Some(stored) = client.get(&format!("key{key}")) {
@@ -215,15 +204,13 @@ fn a_full_disk_under_a_tier_costs_no_right_value() {
 }
 
 /// Processes whose command line names a file.
-fn processes_with(file: &Path) -> Vec<String> {
+fn processes_with(file: &Path) -> Vec<u32> {
     let file = file.as_os_str().as_encoded_bytes();
-    let entries = Path::new("/proc").read_dir().expect("it is there").flatten();
-    let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
-    let has = |name: &String| {
-        let line = std::fs::read(format!("/proc/{name}/cmdline")).unwrap_or_default();
-        name.parse::<u32>().is_ok() && line.windows(file.len()).any(|part| part == file)
+    let has = |pid: &u32| {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        line.windows(file.len()).any(|part| part == file)
     };
-    names.filter(has).collect()
+    process::all().filter(has).collect()
 }
 
 /// The killed server's socket stays behind, and so do clients in mid-request. Its tier's file has
@@ -249,7 +236,9 @@ fn a_server_that_is_killed_under_load_is_replaced_at_once() {
         assert_eq!(client.get("key1"), None, "in round {round}");
         fill(&socket, KEYS, BYTES);
         let name = format!("tier:lz4@file:{}:stored_bytes", files.path().display());
-        until("something went to the disk", || figure(&mut client, "terrace", &name) > 1 << 20);
+        WAIT.until("something went to the disk", || {
+            figure(&mut client, "terrace", &name) > 1 << 20
+        });
         let ended = thread::scope(|scope| {
             let writers: Vec<_> = (0..3)
                 .map(|writer| {
@@ -281,7 +270,7 @@ fn a_server_that_is_killed_under_load_is_replaced_at_once() {
         assert!(ended && socket.exists(), "its socket is left");
     }
     // Nothing of it stays, neither processes that move pages nor files.
-    until("all of its processes have ended", || processes_with(&socket).is_empty());
+    WAIT.until("all of its processes have ended", || processes_with(&socket).is_empty());
     let left: Vec<_> = files.path().read_dir().expect("it is there").flatten().collect();
     assert!(left.is_empty(), "{left:?}");
 }
@@ -307,7 +296,7 @@ fn idle_items_leave(flag: &str) {
         return skip("pages cannot be moved here; `terrace doctor` says why");
     }
     fill(&socket, KEYS, BYTES);
-    until("memory becomes less than the data", || {
+    WAIT.until("memory becomes less than the data", || {
         let touched = figure(&mut client, "terrace", "touched_bytes");
         figure(&mut client, "terrace", "physical_bytes") < touched - touched / 20
     });

@@ -3,21 +3,27 @@
 
 mod common;
 
-use common::{Client, Server, skip};
+use common::{Client, Server};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, ClientConnection, HandshakeKind, RootCertStore, StreamOwned};
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
+use terrace_testkit::port;
+use terrace_testkit::process::is_root;
+use terrace_testkit::random::Congruential;
+use terrace_testkit::skipping::skip;
+use terrace_testkit::wait::Wait;
 
 /// Time limit for an awaited event.
 const PATIENCE: Duration = Duration::from_secs(30);
+const WAIT: Wait = Wait::within(PATIENCE);
 
 type Encrypted = StreamOwned<ClientConnection, TcpStream>;
 
@@ -78,11 +84,6 @@ struct Both {
     plain: u16,
 }
 
-fn free_port() -> u16 {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
-    listener.local_addr().expect("it has an address").port()
-}
-
 /// Whether this server answers. Another test's may have taken the port.
 fn is_of(pid: u32, socket: TcpStream) -> bool {
     let asked =
@@ -98,11 +99,11 @@ impl Both {
     fn start(options: &str, flags: &[&str]) -> Both {
         let begun = Instant::now();
         loop {
-            let (tls, plain) = (free_port(), free_port());
+            let [tls, plain] = [(); 2].map(|()| port::free().expect("a free port"));
             let listen = format!("127.0.0.1:{tls},notls:127.0.0.1:{plain}");
             let mut command = Command::new(env!("CARGO_BIN_EXE_terrace-kv"));
             command.args(["-Z", "-t", "2", "-l", &listen, "-o", options]).args(flags);
-            let mut server = Server(command.spawn().expect("it starts"));
+            let mut server = Server::of(command);
             // Another test may have taken a port meanwhile.
             while server.0.try_wait().expect("it is our child").is_none() {
                 if let Ok(socket) = TcpStream::connect(("127.0.0.1", plain))
@@ -142,14 +143,6 @@ impl Both {
         let outcome = client.stream.get_mut().write_all(b"version\r\n");
         outcome.and_then(|()| client.stream.read_exact(&mut answer)).is_ok()
             && &answer == b"VERSION "
-    }
-}
-
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !holds() {
-        assert!(begun.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
-        thread::sleep(Duration::from_millis(20));
     }
 }
 
@@ -306,7 +299,7 @@ fn clients_show_certificates_as_the_mode_says() {
         let refused = u64::from(!without) + u64::from(mode != 0);
         let mut plain = both.plain_client();
         // A client sees the alert before the server closes and counts.
-        until("all are counted", || plain.stat("ssl_handshake_errors") == refused);
+        WAIT.until("all are counted", || plain.stat("ssl_handshake_errors") == refused);
     }
 }
 
@@ -352,14 +345,9 @@ fn noise_ends_its_own_connection_only() {
     let config = authority.client(None, 3);
     let mut other = both.client(&config);
     assert_eq!(other.set("a", 0, b"one"), "STORED");
-    let mut state = 7_u64;
-    let mut noise = |len: usize| -> Vec<u8> {
-        let byte = |_| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695);
-            (state >> 56) as u8
-        };
-        (0..len).map(byte).collect()
-    };
+    let mut random = Congruential::with_increment(7, 1_442_695);
+    let mut noise =
+        |len: usize| -> Vec<u8> { (0..len).map(|_| (random.draw() >> 56) as u8).collect() };
     let mut faulty = Vec::new();
     for len in [1, 5, 100, 5000, 100_000] {
         faulty.push([vec![200], noise(len)].concat());
@@ -415,7 +403,7 @@ fn noise_ends_its_own_connection_only() {
     assert_eq!(other.get("a").as_deref(), Some(b"one".as_slice()));
     assert!(both.server.0.try_wait().expect("it is our child").is_none());
     let mut plain = both.plain_client();
-    until("all is closed", || plain.stat("curr_connections") == 2);
+    WAIT.until("all is closed", || plain.stat("curr_connections") == 2);
     assert_eq!(plain.stat("ssl_handshakes_open"), 0);
     assert!(plain.stat("ssl_handshake_errors") >= faulty.len() as u64);
 }
@@ -434,7 +422,7 @@ fn silent_handshakes_are_few_and_do_not_last() {
     let mut plain = both.plain_client();
     let silent: Vec<TcpStream> = (0..3 * MOST).map(|_| Both::socket(both.tls)).collect();
     // Two threads may both take one more.
-    until("handshakes are begun", || plain.stat("ssl_handshakes_open") >= MOST);
+    WAIT.until("handshakes are begun", || plain.stat("ssl_handshakes_open") >= MOST);
     assert!(plain.stat("ssl_handshakes_open") < MOST + 2);
     // A connected client is served, and others do not wait for long.
     assert_eq!(early.get("a").as_deref(), Some(b"one".as_slice()));
@@ -443,12 +431,12 @@ fn silent_handshakes_are_few_and_do_not_last() {
     assert!(begun.elapsed() < Duration::from_secs(9), "{:?}", begun.elapsed());
     assert!(silent.iter().take(MOST as usize).all(is_closed));
     drop(silent);
-    until("all is closed", || plain.stat("curr_connections") == 2);
+    WAIT.until("all is closed", || plain.stat("curr_connections") == 2);
     assert_eq!(plain.stat("ssl_handshakes_open"), 0);
     // Alone, it has ten seconds; a byte now and then gives it no more.
     let begun = Instant::now();
     let mut slow = Both::socket(both.tls);
-    until("it is closed", || {
+    WAIT.until("it is closed", || {
         thread::sleep(Duration::from_millis(300));
         let byte = if begun.elapsed() < Duration::from_millis(500) { 22 } else { 3 };
         slow.write_all(&[byte]).is_err() || plain.stat("ssl_handshakes_open") == 0
@@ -534,8 +522,7 @@ fn what_cannot_be_used_is_told_with_its_remedy() {
 
 #[test]
 fn the_key_is_read_before_the_rights_of_root_are_given_up() {
-    // SAFETY: it only reads the process's user.
-    if unsafe { libc::geteuid() } != 0 {
+    if !is_root() {
         return skip("only root has rights to give up");
     }
     let authority = Authority::new("one");

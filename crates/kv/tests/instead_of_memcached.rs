@@ -6,13 +6,16 @@ mod common;
 
 use common::{Client, Server};
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Command;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use terrace_testkit::group::MemoryGroup;
+use terrace_testkit::port;
+use terrace_testkit::process::is_root;
+use terrace_testkit::skipping::skip;
+use terrace_testkit::wait::Wait;
 
 /// Pages, below the repository.
 const PAGE: &str = "docs/terrace-kv.md";
@@ -54,11 +57,6 @@ fn connect(port: u16, socket: &Path) -> Option<Box<dyn Stream>> {
     }
 }
 
-fn free_port() -> u16 {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
-    listener.local_addr().expect("it has an address").port()
-}
-
 /// A server that a line starts in a directory, and a connection to it: at this port of the line, or
 /// at its socket. It joins a control group first, if there is one.
 fn start(
@@ -68,10 +66,11 @@ fn start(
     group: Option<&MemoryGroup>,
 ) -> (Server, BufReader<Box<dyn Stream>>) {
     let socket = directory.join("kv.socket");
-    let port = free_port();
+    let port = port::free().expect("a free port");
     let line =
         line.replace(plain_port, &port.to_string()).replace(SOCKET, &socket.to_string_lossy());
-    let line = line.replace(PORT, &free_port().to_string());
+    let other = port::free().expect("a free port");
+    let line = line.replace(PORT, &other.to_string());
     let programs = Path::new(env!("CARGO_BIN_EXE_terrace-kv")).parent().expect("a directory");
     let line = line.replace(BUILT, &format!("{}/", programs.display()));
     let path = std::env::var("PATH").unwrap_or_default();
@@ -80,16 +79,13 @@ fn start(
     command.args(["-c", &format!("{}exec {line}", join.unwrap_or_default())]);
     command.current_dir(directory);
     command.env("PATH", format!("{}:{path}", programs.display()));
-    let mut server = Server(command.spawn().expect("a shell is there"));
-    let deadline = Instant::now() + Duration::from_secs(20);
-    let stream = loop {
-        if let Some(stream) = connect(port, &socket) {
-            break stream;
-        }
+    let mut server = Server::of(command);
+    let stream = Wait::within(Duration::from_secs(20)).until_some(&line, || {
+        let stream = connect(port, &socket);
         let ended = server.0.try_wait().expect("it is our child");
-        assert!(ended.is_none() && Instant::now() < deadline, "{line}: {ended:?}");
-        thread::sleep(Duration::from_millis(20));
-    };
+        assert!(stream.is_some() || ended.is_none(), "{line}: {ended:?}");
+        stream
+    });
     (server, BufReader::new(stream))
 }
 
@@ -108,12 +104,11 @@ fn is_served(line: &str, directory: &Path, plain_port: &str) {
 fn every_line_of_the_page_serves() {
     let lines = lines_of(PAGE, "every_line_of_the_page_serves");
     assert!(lines.len() >= 8, "{lines:?}");
-    // SAFETY: it only reads the process's user.
-    let root = unsafe { libc::geteuid() } == 0;
+    let root = is_root();
     // What this would build is there: it is what is tested.
     for line in lines.iter().filter(|line| !line.starts_with("cargo build ")) {
         if line.starts_with("unshare") && !root {
-            common::skip(&format!("only root makes namespaces: {line}"));
+            skip(&format!("only root makes namespaces: {line}"));
             continue;
         }
         is_served(line, tempfile::tempdir().expect("a directory").path(), PORT);
@@ -130,7 +125,7 @@ fn the_line_of_a_container_does_with_little_memory() {
     let line = lines.iter().find(|line| line.starts_with("unshare")).expect("it is on the page");
     let group = match MemoryGroup::limited("terrace-kv-test", CONTAINER_MIB << 20) {
         Ok(group) => group,
-        Err(error) => return common::skip(&format!("no group with a limit: {error:#}")),
+        Err(error) => return skip(&format!("no group with a limit: {error:#}")),
     };
     let directory = tempfile::tempdir().expect("a directory");
     let (mut server, stream) = start(line, directory.path(), PORT, Some(&group));
@@ -163,7 +158,7 @@ fn the_lines_on_tls_make_a_certificate_and_serve() {
     let made = Command::new("sh").args(["-c", make]).current_dir(scratch.path()).output();
     let made = made.expect("a shell is there");
     if made.status.code() == Some(127) {
-        return common::skip("openssl is not installed");
+        return skip("openssl is not installed");
     }
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     is_served(serve, scratch.path(), PLAIN_PORT);

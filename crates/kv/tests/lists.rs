@@ -2,10 +2,11 @@
 
 mod common;
 
-use common::{Client, Server, kibibytes, skip};
+use common::{Client, Server, kibibytes, value_of};
 use std::collections::HashSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
+use terrace_testkit::skipping::skip;
 
 /// Time limit for an awaited event.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -35,23 +36,11 @@ fn field<'a>(line: &'a str, name: &str) -> &'a str {
     fields.find(|(found, _)| *found == name).expect("every line has every field").1
 }
 
-fn value(key: usize, bytes: usize) -> Vec<u8> {
-    // Eight random bytes and as many that repeat, so that pages of them compress.
-    let mut state = key as u64 + 1;
-    let mut value = Vec::new();
-    while value.len() < bytes {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(key as u64 | 1);
-        value.extend((state ^ state >> 31).to_le_bytes());
-        value.extend(b"........");
-    }
-    value
-}
-
 fn fill(client: &mut Client, bytes: usize) {
     for keys in (0..MANY).collect::<Vec<_>>().chunks(50) {
         let mut batch = Vec::new();
         for &key in keys {
-            let value = value(key, bytes);
+            let value = value_of(key, bytes);
             batch.extend(format!("set key{key} 0 0 {} noreply\r\n", value.len()).bytes());
             batch.extend(value);
             batch.extend(b"\r\n");
@@ -143,7 +132,7 @@ fn others_are_served_while_a_list_waits_for_its_reader() {
     let mut longest = Duration::ZERO;
     for _ in 0..200 {
         let begun = Instant::now();
-        assert_eq!(client.get("key7"), Some(value(7, 48)));
+        assert_eq!(client.get("key7"), Some(value_of(7, 48)));
         longest = longest.max(begun.elapsed());
     }
     // Twenty walks through all items take longer than that; a slice of one does not.
@@ -191,7 +180,7 @@ fn cold_items_stay_out(tiers: &str, socket: &Path) {
     assert!(out_then > out - out / 20, "{out} pages were out, {out_then} are");
     assert_all(&lines);
     for key in (0..MANY).step_by(97) {
-        assert_eq!(client.get(&format!("key{key}")), Some(value(key, 900)), "of key{key}");
+        assert_eq!(client.get(&format!("key{key}")), Some(value_of(key, 900)), "of key{key}");
     }
 }
 

@@ -1,10 +1,9 @@
 //! The manual page has each option that `-h` lists, and no other long one. It is well formed.
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use terrace_testkit::skipping::skip;
 
 fn page() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../man/terrace-kv.1")
@@ -40,7 +39,7 @@ fn the_manual_page_has_the_options_of_the_help() {
 fn the_manual_page_is_well_formed() {
     let shown = Command::new("groff").args(["-man", "-ww", "-Tutf8"]).arg(page()).output();
     let Ok(shown) = shown else {
-        return common::skip("groff is not installed: apt-get install groff");
+        return skip("groff is not installed: apt-get install groff");
     };
     let said = String::from_utf8_lossy(&shown.stderr);
     assert!(shown.status.success() && said.is_empty(), "{said}");

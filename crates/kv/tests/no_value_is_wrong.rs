@@ -16,6 +16,7 @@ use std::sync::RwLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
+use terrace_testkit::skipping::skip;
 
 const SECONDS: u64 = 10;
 /// Duration of the two longer tests, s. In one the data are larger than `--dram` and nothing may be
@@ -439,7 +440,7 @@ fn torture(flags: &[&str], keys: u64, usual: u64, stress: bool, may_lose: bool) 
         if figures.iter().any(|(name, value)| name == "active" && *value == 1) {
             assert!(moved(":faults") > 100, "pages left and came back: {figures:?}");
         } else {
-            common::skip("pages cannot be moved here, so that all stayed in DRAM");
+            skip("pages cannot be moved here, so that all stayed in DRAM");
         }
     }
     drop(idle);

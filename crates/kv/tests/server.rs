@@ -7,7 +7,11 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::process::Command;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use terrace_testkit::process::{self, is_root};
+use terrace_testkit::random::Congruential;
+use terrace_testkit::skipping::skip;
+use terrace_testkit::wait::Wait;
 
 /// A value that is known from its key and version.
 fn value(key: usize, version: usize) -> Vec<u8> {
@@ -53,10 +57,9 @@ fn a_full_server_evicts_and_never_gives_a_wrong_value() {
                 let mut client = Client::connect(socket);
                 let mut versions = vec![0; KEYS];
                 let mut hits = 0;
-                let mut random = number as u64 + 1;
+                let mut random = Congruential::with_increment(number as u64 + 1, 1_442_695);
                 for request in 0..REQUESTS {
-                    random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695);
-                    let key = (random >> 33) as usize % KEYS;
+                    let key = (random.draw() >> 33) as usize % KEYS;
                     let name = format!("client{number}-{key}");
                     if request % 3 == 0 {
                         versions[key] += 1;
@@ -189,13 +192,12 @@ fn noise_gets_an_answer_or_a_closed_connection() {
     let directory = tempfile::tempdir().expect("a directory");
     let socket = directory.path().join("socket");
     let _server = Server::start(&socket, &[]);
-    let mut random = 1_u64;
+    let mut random = Congruential::with_increment(1, 1_442_695);
     for _ in 0..200 {
         let mut stream = UnixStream::connect(&socket).expect("the server lives");
         let mut bytes = b"set a 0 0 3\r\nabcd\r\nmg \xff v\r\nms a 5 b\r\n".to_vec();
         for _ in 0..500 {
-            random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695);
-            bytes.push((random >> 40) as u8);
+            bytes.push((random.draw() >> 40) as u8);
         }
         let _ = stream.write_all(&bytes);
         let _ = stream.shutdown(std::net::Shutdown::Write);
@@ -206,9 +208,8 @@ fn noise_gets_an_answer_or_a_closed_connection() {
 
 #[test]
 fn root_becomes_the_user_that_it_is_told() {
-    // SAFETY: it only reads the process's user.
-    if unsafe { libc::geteuid() } != 0 {
-        return common::skip("only root can become another user");
+    if !is_root() {
+        return skip("only root can become another user");
     }
     let directory = tempfile::tempdir().expect("a directory");
     let socket = directory.path().join("socket");
@@ -247,8 +248,7 @@ fn a_client_that_leaves_behind_its_request_is_noticed() {
     let socket = scratch.path().join("socket");
     let server = Server::start(&socket, &["-t", "1"]);
     let signal = |signal| {
-        // SAFETY: no pointers; the server is our child and was not waited for.
-        assert_eq!(unsafe { libc::kill(server.0.id() as i32, signal) }, 0);
+        assert!(process::signal(server.0.id() as i32, signal));
     };
     let mut leaving = Client::connect(&socket);
     assert!(leaving.ask("version").starts_with("VERSION"));
@@ -262,13 +262,8 @@ fn a_client_that_leaves_behind_its_request_is_noticed() {
         let figures = client.stats("");
         figures.iter().find(|(name, _)| name == "curr_connections").map(|(_, open)| *open)
     };
-    for _ in 0..300 {
-        if open() == Some(1) {
-            return;
-        }
-        thread::sleep(Duration::from_millis(10));
-    }
-    assert_eq!(open(), Some(1), "the connection of a client that is gone stays open");
+    let wait = Wait::within(Duration::from_secs(3)).every(Duration::from_millis(10));
+    wait.until("the connection of a client that is gone is closed", || open() == Some(1));
 }
 
 /// Large items leave DRAM when they are not read, and every one of them comes back as it was.
@@ -295,17 +290,12 @@ fn large_items_leave_dram() {
     if client.stats("terrace").contains(&("active".to_owned(), 0)) {
         return skip("pages cannot be moved here; `terrace doctor` says why");
     }
-    let begun = Instant::now();
-    loop {
+    Wait::within(Duration::from_secs(60)).until("the budget holds", || {
         let figures = client.stats("terrace");
         let figure = |name: &str| figures.iter().find(|(n, _)| n == name).map_or(0, |(_, v)| *v);
-        if figure("physical_bytes") <= figure("budget_bytes") {
-            assert!(figure("touched_bytes") > 2 * figure("budget_bytes"), "{figures:?}");
-            break;
-        }
-        assert!(begun.elapsed() < Duration::from_secs(60), "{figures:?}");
-        thread::sleep(Duration::from_millis(100));
-    }
+        assert!(figure("touched_bytes") > 2 * figure("budget_bytes"), "{figures:?}");
+        figure("physical_bytes") <= figure("budget_bytes")
+    });
     for (key, version) in versions.into_iter().enumerate() {
         assert_eq!(client.get(&format!("large{key}")), Some(large(key, version)), "large{key}");
     }

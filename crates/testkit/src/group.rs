@@ -8,7 +8,15 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 /// How long the last processes of a group may take to end.
-const REMOVE_WITHIN: Duration = Duration::from_secs(3);
+const REMOVE_WITHIN: Duration = Duration::from_secs(5);
+
+/// Removes the directory of a control group, as soon as its last processes have ended.
+pub fn remove(path: &Path) {
+    let deadline = Instant::now() + REMOVE_WITHIN;
+    while fs::remove_dir(path).is_err() && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
 
 /// A group without processes, removed when this is dropped.
 pub struct MemoryGroup {
@@ -71,10 +79,7 @@ impl MemoryGroup {
 
 impl Drop for MemoryGroup {
     fn drop(&mut self) {
-        let deadline = Instant::now() + REMOVE_WITHIN;
-        while fs::remove_dir(&self.path).is_err() && Instant::now() < deadline {
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        remove(&self.path);
     }
 }
 

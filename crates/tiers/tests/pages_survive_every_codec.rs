@@ -5,6 +5,7 @@ mod pages;
 use std::sync::Arc;
 
 use proptest::prelude::*;
+use terrace_testkit::random::Xorshift;
 use terrace_tiers::codec::{CODECS, codec_for};
 use terrace_tiers::{
     Checksum, DramMedium, EXTENT_BYTES, Encoded, Encoding, Medium, PAGE_BYTES, Page, REJECT_MARGIN,
@@ -36,13 +37,10 @@ fn tiers() -> Vec<Tier> {
 }
 
 fn noise(seed: u64) -> Box<Page> {
-    let mut state = seed | 1;
+    let mut random = Xorshift::new(seed | 1);
     let mut page = Box::new([0; PAGE_BYTES]);
     for byte in page.iter_mut() {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        *byte = state as u8;
+        *byte = random.draw() as u8;
     }
     page
 }

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use proptest::prelude::*;
+use terrace_testkit::random::Xorshift;
 use terrace_tiers::{
     DramMedium, EXTENT_BYTES, Encoded, Encoding, FileMedium, Location, Medium, PAGE_BYTES,
     PoolError, ReadBuffer, RegionStore, Tier, parse_tiers,
@@ -18,15 +19,8 @@ fn tier(name: &str, extents: usize) -> (Arc<DramMedium>, [Tier; 1]) {
 
 /// Bytes that tell which page they are of.
 fn content(seed: u64, len: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-    std::iter::repeat_with(|| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state as u8
-    })
-    .take(len)
-    .collect()
+    let mut random = Xorshift::new(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+    std::iter::repeat_with(|| random.draw() as u8).take(len).collect()
 }
 
 fn insert(
@@ -219,11 +213,9 @@ fn threads_with_regions_of_their_own_share_a_pool() {
             for thread in 0..4u64 {
                 scope.spawn(move || {
                     let mut region = Region::default();
-                    let mut state = thread + 1;
+                    let mut random = Xorshift::new(thread + 1);
                     for step in 0..2500u64 {
-                        state ^= state << 13;
-                        state ^= state >> 7;
-                        state ^= state << 17;
+                        let state = random.draw();
                         let seed = thread << 32 | step;
                         if state % 5 < 2 && !region.pages.is_empty() {
                             let index = state as usize / 8 % region.pages.len();

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use proptest::prelude::*;
+use terrace_testkit::random::Xorshift;
 use terrace_tiers::{
     Checksum, DramMedium, EXTENT_BYTES, Encoded, Encoding, FileMedium, Location, Medium,
     PAGE_BYTES, PoolError, ReadBuffer, RegionStore, Tier, parse_tiers,
@@ -130,15 +131,8 @@ impl Model {
 }
 
 fn content(number: u64, len: usize) -> Vec<u8> {
-    let mut state = number.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-    let mut bytes = Vec::with_capacity(len);
-    for _ in 0..len {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        bytes.push(state as u8);
-    }
-    bytes
+    let mut random = Xorshift::new(number.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+    (0..len).map(|_| random.draw() as u8).collect()
 }
 
 /// Any number that goes with the bytes, in place of a page's checksum.

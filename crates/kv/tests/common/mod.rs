@@ -5,22 +5,15 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::{Child, Command};
-use std::thread;
-use std::time::{Duration, Instant};
-
-/// Reports that a check cannot be made here. It is a failure where everything must be checked: with
-/// `CI=true` or `TERRACE_NO_SKIP=1`.
-#[track_caller]
-pub fn skip(reason: &str) {
-    let set = |name, to| std::env::var(name).is_ok_and(|value| value == to);
-    let must = set("CI", "true") || set("TERRACE_NO_SKIP", "1");
-    assert!(!must, "must not be skipped here: {reason}");
-    println!("skipped: {reason}");
-}
+use std::process::Command;
+use std::time::Duration;
+use terrace_testkit::child::Ended;
+use terrace_testkit::process;
+use terrace_testkit::random::Congruential;
+use terrace_testkit::wait::Wait;
 
 /// A server that ends with the test.
-pub struct Server(pub Child);
+pub struct Server(pub Ended);
 
 impl Server {
     pub fn start(socket: &Path, flags: &[&str]) -> Server {
@@ -29,29 +22,35 @@ impl Server {
 
     pub fn start_by(mut command: Command, socket: &Path, flags: &[&str]) -> Server {
         command.env("TERRACE_KV_TEST", "1").arg("-s").arg(socket).args(flags);
-        let server = Server(command.spawn().expect("the server starts"));
-        let deadline = Instant::now() + Duration::from_secs(20);
-        while UnixStream::connect(socket).is_err() {
-            assert!(Instant::now() < deadline, "the server did not open its socket");
-            thread::sleep(Duration::from_millis(20));
-        }
+        let server = Server::of(command);
+        let connects = || UnixStream::connect(socket);
+        Wait::within(Duration::from_secs(20)).until_ok("the server opens its socket", connects);
         server
     }
-}
 
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+    /// A server that a command starts.
+    pub fn of(mut command: Command) -> Server {
+        Server(Ended::by_kill(command.spawn().expect("the server starts")))
     }
 }
 
 /// A size from what the kernel says of the server.
 pub fn kibibytes(server: &Server, name: &str) -> usize {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", server.0.id()));
-    let status = status.expect("the server lives");
-    let size = status.lines().find_map(|line| line.strip_prefix(name)).expect("a size");
-    size.trim_matches([':', '\t', ' ', 'k', 'B']).parse().expect("a number")
+    let bytes = process::status_bytes(server.0.id(), name).expect("the server lives");
+    bytes as usize >> 10
+}
+
+/// A value of at least so many bytes that is known from its key. Eight random bytes and as many that
+/// repeat take turns, so that pages of them compress.
+pub fn value_of(key: usize, bytes: usize) -> Vec<u8> {
+    let mut random = Congruential::with_increment(key as u64 + 1, key as u64 | 1);
+    let mut value = Vec::with_capacity(bytes + 16);
+    while value.len() < bytes {
+        let state = random.draw();
+        value.extend((state ^ state >> 31).to_le_bytes());
+        value.extend(b"........");
+    }
+    value
 }
 
 /// A client of the server.

@@ -1,6 +1,7 @@
 //! Pages of every kind that programs have, for the property tests.
 
 use proptest::prelude::*;
+use terrace_testkit::random::Xorshift;
 use terrace_tiers::{PAGE_BYTES, Page};
 
 fn page_of(bytes: Vec<u8>) -> Box<Page> {
@@ -43,13 +44,8 @@ pub fn any_page() -> impl Strategy<Value = Box<Page>> {
 /// Records with the same field names and other values, as servers keep them: what a codec can learn
 /// from. Number `n` of a long row.
 pub fn records(n: u64) -> Page {
-    let mut state = n.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state
-    };
+    let mut random = Xorshift::new(n.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+    let mut next = || random.draw();
     let mut text = String::new();
     while text.len() < PAGE_BYTES {
         text += &format!(

@@ -1,0 +1,184 @@
+//! What the kernel says of processes, from outside: /proc and kcmp.
+//!
+//! A process is named by its number, or by `self`.
+
+use anyhow::Context;
+use std::fmt::Display;
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// The text of a file of a process, such as `maps`.
+pub fn file(pid: impl Display, name: &str) -> io::Result<String> {
+    fs::read_to_string(format!("/proc/{pid}/{name}"))
+}
+
+/// All processes on the machine.
+///
+/// # Panics
+/// If /proc is not mounted.
+pub fn all() -> impl Iterator<Item = u32> {
+    let entries = fs::read_dir("/proc").expect("/proc is mounted").flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+/// The name of a process, which is that of its main thread; `None` if the process is gone.
+pub fn name(pid: impl Display) -> Option<String> {
+    Some(file(pid, "comm").ok()?.trim_end().to_owned())
+}
+
+/// The children of a process that its main thread has forked.
+pub fn children(pid: impl Display) -> Vec<u32> {
+    numbers(&file(&pid, &format!("task/{pid}/children")).unwrap_or_default())
+}
+
+/// A process and all processes that descend from it, whichever threads forked them.
+pub fn descendants(pid: u32) -> Vec<u32> {
+    let mut found = vec![pid];
+    let mut next = 0;
+    while next < found.len() {
+        for thread in threads(found[next]).unwrap_or_default() {
+            let children = fs::read_to_string(thread.join("children"));
+            found.extend(numbers(&children.unwrap_or_default()));
+        }
+        next += 1;
+    }
+    found
+}
+
+fn numbers(text: &str) -> Vec<u32> {
+    text.split_ascii_whitespace().filter_map(|number| number.parse().ok()).collect()
+}
+
+/// The directories of a process's threads in /proc.
+pub fn threads(pid: impl Display) -> io::Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(format!("/proc/{pid}/task"))?;
+    Ok(entries.flatten().map(|entry| entry.path()).collect())
+}
+
+/// Another process with the memory of this one, such as Terrace's companion process, or a child
+/// before it executes a program.
+pub fn companion(pid: u32) -> Option<u32> {
+    const SHARED_MEMORY: i32 = 1;
+    let shares = |other: &u32| {
+        // SAFETY: no memory is involved.
+        unsafe { libc::syscall(libc::SYS_kcmp, pid, *other, SHARED_MEMORY, 0, 0) == 0 }
+    };
+    all().filter(|other| *other != pid).find(shares)
+}
+
+/// Name and bytes of a line such as `VmRSS:   16 kB`.
+pub fn size(line: &str) -> Option<(&str, u64)> {
+    let (name, rest) = line.split_once(':')?;
+    Some((name, rest.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()? << 10))
+}
+
+/// Bytes that a text has under a name, such as `VmRSS`, in a line such as `VmRSS:   16 kB`.
+pub fn bytes_in(text: &str, name: &str) -> Option<u64> {
+    text.lines().filter_map(size).find(|(found, _)| *found == name).map(|(_, bytes)| bytes)
+}
+
+/// Bytes that a process's `status` has under a name, such as `VmRSS`; `None` if the process is
+/// gone.
+pub fn status_bytes(pid: impl Display, name: &str) -> Option<u64> {
+    bytes_in(&file(pid, "status").ok()?, name)
+}
+
+/// Bytes that a process's `smaps_rollup` has under a name, such as `Pss`; `None` if the process is
+/// gone. The kernel walks all of the process's pages for it.
+pub fn rollup_bytes(pid: impl Display, name: &str) -> Option<u64> {
+    bytes_in(&file(pid, "smaps_rollup").ok()?, name)
+}
+
+/// Resident memory of a process in bytes, from its `statm`.
+pub fn resident_bytes(pid: impl Display) -> anyhow::Result<u64> {
+    let text = file(&pid, "statm").with_context(|| format!("process {pid} is gone"))?;
+    let pages: u64 = text.split_ascii_whitespace().nth(1).context("an empty statm")?.parse()?;
+    // SAFETY: no pointers.
+    let page_bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as u64;
+    Ok(pages * page_bytes)
+}
+
+/// Fields of the `stat` of a process or thread.
+#[derive(Clone, Copy, Debug)]
+pub struct Stat {
+    /// State as a letter, such as `T` for stopped and `Z` for a zombie.
+    pub state: char,
+    /// Faults for which the kernel read from a disk or from swap.
+    pub major_faults: u64,
+    /// CPU time, of a process with that of the threads that have ended.
+    pub cpu: Duration,
+}
+
+impl Stat {
+    /// Of a process, as it is now.
+    pub fn of(pid: impl Display) -> anyhow::Result<Stat> {
+        let text = file(&pid, "stat").with_context(|| format!("process {pid} is gone"))?;
+        Stat::parse(&text)
+    }
+
+    /// From the text of a file `stat`.
+    pub fn parse(text: &str) -> anyhow::Result<Stat> {
+        // The name, in parentheses, may hold anything; what follows it is field 3.
+        let after = text.rsplit_once(") ").context("a stat without a name")?.1;
+        let fields: Vec<&str> = after.split_ascii_whitespace().collect();
+        let field = |number: usize| fields.get(number - 3).context("a field is missing");
+        let ticks = field(14)?.parse::<u64>()? + field(15)?.parse::<u64>()?;
+        // SAFETY: no pointers.
+        let ticks_a_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
+        Ok(Stat {
+            state: field(3)?.chars().next().context("no state")?,
+            major_faults: field(12)?.parse()?,
+            cpu: Duration::from_secs(ticks) / ticks_a_second as u32,
+        })
+    }
+}
+
+/// Whether a process is gone, or is a zombie: its parent alone has still to take notice.
+pub fn has_ended(pid: impl Display) -> bool {
+    !Stat::of(pid).is_ok_and(|stat| stat.state != 'Z')
+}
+
+/// Sends a signal to a process, or to a process group by its number below zero. Returns whether it
+/// was sent.
+pub fn signal(pid: i32, signal: i32) -> bool {
+    // SAFETY: no memory is involved.
+    unsafe { libc::kill(pid, signal) == 0 }
+}
+
+/// Whether this process is root's.
+pub fn is_root() -> bool {
+    // SAFETY: no arguments, no failure.
+    unsafe { libc::geteuid() == 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stat_is_read_behind_a_name_that_looks_like_one() {
+        let text = "7 (a) Z 1 () S 1 7 7 0 -1 4194560 90 0 12 0 250 130 0 0 20 0 1 0 99 0 0";
+        let stat = Stat::parse(text).expect("it is one");
+        assert_eq!((stat.state, stat.major_faults), ('S', 12));
+        assert!(stat.cpu > Duration::ZERO);
+    }
+
+    #[test]
+    fn sizes_are_found_by_their_whole_name() {
+        let text = "Name:\tsize: 7 kB\nVmRSSX:\t1 kB\nVmRSS:\t    16 kB\nThreads:\t1\n";
+        assert_eq!(bytes_in(text, "VmRSS"), Some(16 << 10));
+        assert_eq!(bytes_in(text, "Threads"), None);
+    }
+
+    #[test]
+    fn this_process_is_seen() {
+        let own = std::process::id();
+        assert!(all().any(|pid| pid == own));
+        assert!(descendants(own).contains(&own));
+        assert!(!threads("self").expect("it has threads").is_empty());
+        assert!(!has_ended(own) && resident_bytes(own).is_ok_and(|bytes| bytes > 0));
+        assert!(status_bytes(own, "VmRSS").is_some() && name(own).is_some());
+    }
+}
