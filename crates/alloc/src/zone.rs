@@ -177,10 +177,7 @@ pub fn open_placed() -> Option<(usize, usize)> {
 
 /// Whether address space is limited (ulimit -v): then it is left to the program.
 pub fn is_limited() -> bool {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: fills in the limit.
-    let known = unsafe { libc::getrlimit(libc::RLIMIT_AS, &mut limit) } == 0;
-    known && limit.rlim_cur != libc::RLIM_INFINITY
+    sys::limit_of(libc::RLIMIT_AS).is_ok_and(|(soft, _)| soft != libc::RLIM_INFINITY)
 }
 
 fn open_side_by_side(zones: &[Zone]) -> Option<(usize, usize)> {

@@ -114,20 +114,8 @@ fn descriptors_of_this_process() -> Vec<i32> {
 
 /// Whether the other end is root's or this user's.
 fn is_trusted(stream: &UnixStream) -> bool {
-    let mut peer = libc::ucred { pid: 0, uid: u32::MAX, gid: 0 };
-    let mut len = size_of_val(&peer) as u32;
-    // SAFETY: the structure is writable, and the length is its own.
-    let got = unsafe {
-        libc::getsockopt(
-            stream.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_PEERCRED,
-            (&raw mut peer).cast(),
-            &mut len,
-        )
-    };
-    // SAFETY: geteuid has no arguments and cannot fail.
-    got == 0 && (peer.uid == 0 || peer.uid == unsafe { libc::geteuid() })
+    let peer = terrace_os::peer_user(stream.as_raw_fd());
+    peer.is_ok_and(|user| user == 0 || user == terrace_os::effective_user_id())
 }
 
 /// Asks a process's keeper, and returns the answer. `None` if that takes longer than the caller

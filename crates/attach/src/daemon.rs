@@ -9,11 +9,12 @@ use crate::stats::AttachedStats;
 use crate::{process, refusals};
 use anyhow::{Context, Result, bail};
 use std::fs::File;
-use std::io::{Read, Write};
-use std::os::fd::{AsRawFd, FromRawFd};
+use std::io::{PipeWriter, Read, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::time::Duration;
+use terrace_os::{exit_process, fork};
 
 /// Attaches to a process, whose memory is to keep to a limit. Returns what was done, in words.
 ///
@@ -77,7 +78,7 @@ fn page_out(whom: Whom, limit: Limit) -> Result<String> {
 }
 
 /// The end of a pipe at which the command waits.
-struct Answer(File);
+struct Answer(PipeWriter);
 
 impl Answer {
     fn ok(mut self, text: &str) {
@@ -92,28 +93,21 @@ impl Answer {
 /// Does something in a process of its own, which keeps a descriptor. Returns what that process
 /// says, once it has.
 fn in_the_background(kept: Option<i32>, act: impl FnOnce(Answer)) -> Result<String> {
-    let mut ends = [0; 2];
-    // SAFETY: the array has room for both ends.
-    if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
-        return Err(std::io::Error::last_os_error()).context("pipe");
-    }
-    // SAFETY: both were just made, and have no other owner.
-    let (mut reader, writer) = unsafe { (File::from_raw_fd(ends[0]), File::from_raw_fd(ends[1])) };
-    // SAFETY: this process has one thread.
-    match unsafe { libc::fork() } {
-        -1 => bail!("cannot make a process: {}", std::io::Error::last_os_error()),
-        0 => {
+    let (mut reader, writer) = std::io::pipe().context("pipe")?;
+    // SAFETY: this process has one thread, so every lock is free in the child.
+    match unsafe { fork() } {
+        Err(errno) => bail!("cannot make a process: {}", terrace_os::io_error(errno)),
+        Ok(0) => {
             drop(reader);
             leave_the_terminal(kept.into_iter().chain([writer.as_raw_fd()]));
             // A fault of ours ends the process as it stands: unwinding would close what the guard
             // has in common with the keeper.
-            // SAFETY: ends the process.
-            std::panic::set_hook(Box::new(|_| unsafe { libc::_exit(101) }));
+            std::panic::set_hook(Box::new(|_| exit_process(101)));
             act(Answer(writer));
-            // SAFETY: ends the process; what the command had is not undone twice.
-            unsafe { libc::_exit(0) }
+            // What the command had is not undone twice.
+            exit_process(0)
         }
-        _ => drop(writer),
+        Ok(_) => drop(writer),
     }
     let mut said = String::new();
     reader.read_to_string(&mut said)?;
@@ -162,34 +156,19 @@ fn attach_again(pid: i32, keeper: &Keeper) {
 /// descriptors. Of the command's descriptors it keeps none but these: otherwise a pipe would not
 /// end, and a lock would stay.
 fn leave_the_terminal(kept: impl Iterator<Item = i32>) {
-    let mut kept: Vec<u32> = kept.map(|descriptor| descriptor as u32).collect();
-    kept.sort_unstable();
-    // SAFETY: no memory is involved but structures that live until the calls are over. Nothing that
-    // goes on in this process has one of the descriptors that are closed.
-    unsafe {
-        libc::setsid();
-        libc::prctl(libc::PR_SET_NAME, c"terrace-keeper".as_ptr());
-        libc::setpriority(libc::PRIO_PROCESS, 0, -10);
-        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        if libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) == 0 {
-            limit.rlim_cur = limit.rlim_max;
-            libc::setrlimit(libc::RLIMIT_NOFILE, &limit);
-        }
-        libc::signal(libc::SIGPIPE, libc::SIG_IGN);
-        libc::chdir(c"/".as_ptr());
-        let mut first = 3;
-        for kept in kept {
-            if first < kept {
-                libc::syscall(libc::SYS_close_range, first, kept - 1, 0);
-            }
-            first = kept + 1;
-        }
-        libc::syscall(libc::SYS_close_range, first, u32::MAX, 0);
+    let _ = terrace_os::new_session();
+    terrace_os::name_thread(c"terrace-keeper");
+    terrace_os::set_thread_nice(-10);
+    if let Ok((_, hard)) = terrace_os::limit_of(libc::RLIMIT_NOFILE) {
+        let _ = terrace_os::set_limit(libc::RLIMIT_NOFILE, hard, hard);
     }
+    let _ = terrace_os::ignore_signal(libc::SIGPIPE);
+    terrace_os::leave_working_directory();
+    // SAFETY: nothing that goes on in this process has one of the descriptors that are closed.
+    unsafe { terrace_os::close_from_3_but(kept.collect()) };
     if let Ok(nothing) = File::options().read(true).write(true).open("/dev/null") {
         for fd in 0..3 {
-            // SAFETY: both are descriptors of this process.
-            unsafe { libc::dup2(nothing.as_raw_fd(), fd) };
+            let _ = terrace_os::duplicate_onto(nothing.as_raw_fd(), fd);
         }
     }
     let _ = std::fs::write("/proc/self/oom_score_adj", "-1000");

@@ -7,25 +7,28 @@
 
 use crate::sys;
 use anyhow::{Context, Result, bail};
+use terrace_os::{Errno, ptrace};
 
-const PTRACE_SECCOMP_GET_FILTER: i64 = 0x420c;
 /// AUDIT_ARCH_X86_64.
 const ARCHITECTURE: u32 = 0xc000_003e;
 /// `sizeof(struct seccomp_data)`.
 const DATA_BYTES: u32 = 64;
-/// The longest filter that the kernel takes, instructions.
-const LONGEST: usize = 4096;
 /// Most steps on all ways of a filter. A filter that takes more is taken as one that forbids.
 const MOST_STEPS: usize = 1 << 18;
 
 /// An instruction of a filter: `struct sock_filter`.
-#[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Instruction {
     code: u16,
     if_true: u8,
     if_false: u8,
     operand: u32,
+}
+
+impl From<libc::sock_filter> for Instruction {
+    fn from(of: libc::sock_filter) -> Self {
+        Instruction { code: of.code, if_true: of.jt, if_false: of.jf, operand: of.k }
+    }
 }
 
 /// What a filter says of a call, from the mildest to the hardest.
@@ -170,28 +173,21 @@ pub fn allow_restart(tid: i32) -> bool {
 
 /// All filters of a stopped thread.
 fn read_all(tid: i32) -> Result<Vec<Vec<Instruction>>> {
-    let ask = |number: usize, room: *mut Instruction| {
-        // SAFETY: there is no room, or as much as any filter needs.
-        unsafe { libc::syscall(libc::SYS_ptrace, PTRACE_SECCOMP_GET_FILTER, tid, number, room) }
-    };
-    let mut filters = Vec::new();
+    let mut filters: Vec<Vec<Instruction>> = Vec::new();
     loop {
-        let mut filter = vec![Instruction::default(); LONGEST];
-        let length = ask(filters.len(), filter.as_mut_ptr());
-        if length < 0 {
-            let error = std::io::Error::last_os_error();
-            if error.raw_os_error() == Some(libc::ENOENT) && !filters.is_empty() {
-                return Ok(filters);
+        match ptrace::seccomp_filter(tid, filters.len()) {
+            Ok(filter) => filters.push(filter.into_iter().map(Instruction::from).collect()),
+            Err(Errno::ENOENT) if !filters.is_empty() => return Ok(filters),
+            Err(errno) => {
+                return Err(sys::io_error(errno)).with_context(|| {
+                    format!(
+                        "thread {tid} has a seccomp filter that cannot be read, which takes \
+                         CAP_SYS_ADMIN, no filter of our own, and a kernel with \
+                         CONFIG_CHECKPOINT_RESTORE"
+                    )
+                });
             }
-            return Err(error).with_context(|| {
-                format!(
-                    "thread {tid} has a seccomp filter that cannot be read, which takes \
-                     CAP_SYS_ADMIN, no filter of our own, and a kernel with CONFIG_CHECKPOINT_RESTORE"
-                )
-            });
         }
-        filter.truncate(length as usize);
-        filters.push(filter);
     }
 }
 

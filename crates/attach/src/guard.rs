@@ -13,6 +13,7 @@ use crate::table::{ADDRESSES, Table};
 use anyhow::{Result, bail};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::Ordering::*;
+use terrace_os::{exit_process, fork, name_thread, reap, signal_by_id};
 
 /// Time after a failure until it is tried again to leave.
 const AGAIN_MS: i32 = 200;
@@ -25,23 +26,23 @@ impl Rescuer {
     pub fn begin(target: i32, shared: &'static Shared) -> Result<Self> {
         let keeper = sys::pidfd_open(std::process::id() as i32)?;
         // From its beginning it has another name, against kills by name.
-        set_name(c"terrace-guard");
+        name_thread(c"terrace-guard");
         // SAFETY: this process has one thread, so every lock is free in the child.
-        let forked = unsafe { libc::fork() };
-        if forked != 0 {
-            set_name(c"terrace-keeper");
+        let forked = unsafe { fork() };
+        if forked != Ok(0) {
+            name_thread(c"terrace-keeper");
         }
         match forked {
-            -1 => bail!("cannot make a process: {}", std::io::Error::last_os_error()),
-            0 => {
+            Err(errno) => bail!("cannot make a process: {}", sys::io_error(errno)),
+            Ok(0) => {
                 while !sys::wait_readable(keeper.as_raw_fd(), -1) {}
                 if is_first(shared) {
                     rescue(target, &shared.injection);
                 }
-                // SAFETY: ends the process; nothing of the keeper's is to be undone.
-                unsafe { libc::_exit(0) }
+                // Nothing of the keeper's is to be undone.
+                exit_process(0)
             }
-            pid => Ok(Rescuer(pid)),
+            Ok(pid) => Ok(Rescuer(pid)),
         }
     }
 }
@@ -53,16 +54,9 @@ fn is_first(shared: &Shared) -> bool {
 
 impl Drop for Rescuer {
     fn drop(&mut self) {
-        let _ = sys::kill(self.0, libc::SIGKILL);
-        // SAFETY: a child of ours.
-        unsafe { libc::waitpid(self.0, std::ptr::null_mut(), 0) };
+        let _ = signal_by_id(self.0, libc::SIGKILL);
+        reap(self.0);
     }
-}
-
-/// Names this process.
-pub fn set_name(name: &std::ffi::CStr) {
-    // SAFETY: the name ends with a NUL.
-    unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
 }
 
 /// Number of tries to stop a thread of a process that is to be left.
@@ -108,8 +102,8 @@ pub fn main(keeper: &mut Keeper, pidfd: i32) -> ! {
     if is_first(keeper.shared) {
         take_over(keeper);
     }
-    // SAFETY: ends the process; nothing of the keeper's is to be undone by destructors.
-    unsafe { libc::_exit(0) }
+    // Nothing of the keeper's is to be undone by destructors.
+    exit_process(0)
 }
 
 fn take_over(keeper: &mut Keeper) {

@@ -18,12 +18,10 @@ use std::cell::UnsafeCell;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::*};
 use std::time::Duration;
+use terrace_os::{Errno, ptrace, wait_for_child};
 
 const SYSCALL_STOP: i32 = libc::SIGTRAP | 0x80;
 const EVENT_STOP: i32 = 128;
-const GETSIGMASK: i64 = 0x420a;
-const SETSIGMASK: i64 = 0x420b;
-const GET_RSEQ_CONFIGURATION: i64 = 0x420f;
 /// How long a thread may take to stop that was not taken yet, ns.
 const PATIENCE_NS: u64 = 2_000_000_000;
 /// `cs` of 64-bit code.
@@ -33,13 +31,9 @@ const GADGET: [u8; 4] = [0x0f, 0x05, 0xeb, 0xfe];
 /// Offset of the jump in [`GADGET`].
 const SPIN: u64 = 2;
 
-fn ptrace(request: i64, tid: i32, address: u64, data: u64) -> Result<i64> {
-    // SAFETY: pointers given here are to structures that the request reads or fills.
-    let result = unsafe { libc::syscall(libc::SYS_ptrace, request, tid, address, data) };
-    if result < 0 {
-        return Err(std::io::Error::last_os_error()).context("ptrace");
-    }
-    Ok(result)
+/// What a request of ptrace answers, with an error that says so.
+fn told<T>(answer: Result<T, Errno>) -> Result<T> {
+    answer.map_err(sys::io_error).context("ptrace")
 }
 
 /// What another process needs to let a stopped thread go, should its tracer be killed. All zero is
@@ -162,7 +156,7 @@ impl Traced {
                 traced.take(record)?;
                 return Ok(traced);
             }
-            ptrace(libc::PTRACE_CONT as i64, tid, 0, 0)?;
+            told(ptrace::go_on(tid, 0))?;
             std::thread::sleep(Duration::from_micros(200));
         }
         bail!("thread {tid} is always where it cannot be interrupted: try again")
@@ -234,8 +228,7 @@ impl Traced {
     }
 
     fn seize(pid: i32, tid: i32) -> Result<Self> {
-        let options = libc::PTRACE_O_TRACESYSGOOD as u64;
-        ptrace(libc::PTRACE_SEIZE as i64, tid, 0, options)
+        told(ptrace::seize(tid, libc::PTRACE_O_TRACESYSGOOD))
             .with_context(|| format!("thread {tid} of {pid} cannot be stopped"))?;
         // SAFETY: plain data, filled before it is used.
         let saved = unsafe { std::mem::zeroed() };
@@ -256,7 +249,7 @@ impl Traced {
 
     fn interrupt(&mut self) -> Result<()> {
         self.since_ns = sys::now_ns();
-        ptrace(libc::PTRACE_INTERRUPT as i64, self.tid, 0, 0)?;
+        told(ptrace::interrupt(self.tid))?;
         self.wait_for_event_stop()?;
         self.saved = self.registers()?;
         if self.saved.cs != CODE_64 {
@@ -268,7 +261,7 @@ impl Traced {
     /// Takes the stopped thread to where calls are made. Its signals are blocked before that: a
     /// handler would return to there.
     fn take(&mut self, record: &'static Injection) -> Result<()> {
-        ptrace(GETSIGMASK, self.tid, 8, &raw mut self.mask as u64)?;
+        self.mask = told(ptrace::blocked_signals(self.tid))?;
         record.mask.store(self.mask, Relaxed);
         // SAFETY: this process is the only one that uses the record while it lives.
         unsafe { *record.registers.get() = self.saved };
@@ -277,7 +270,7 @@ impl Traced {
         self.record = Some(record);
         self.is_taken = true;
         self.instruction = record.write_gadget(self.pid)?;
-        ptrace(SETSIGMASK, self.tid, 8, &raw const ALL as u64)?;
+        told(ptrace::block_signals(self.tid, u64::MAX))?;
         let mut registers = self.saved;
         registers.orig_rax = u64::MAX;
         registers.rip = self.instruction + SPIN;
@@ -298,40 +291,33 @@ impl Traced {
     /// Whether the thread is inside of code that the kernel restarts if it is interrupted (rseq).
     /// Stopped there, it would not notice the interruption.
     fn in_restartable_sequence(&self) -> bool {
-        let mut configuration = [0u64; 3];
-        let at = configuration.as_mut_ptr() as u64;
-        if ptrace(GET_RSEQ_CONFIGURATION, self.tid, 24, at).is_err() || configuration[0] == 0 {
-            return false;
-        }
+        let Ok(area @ 1..) = ptrace::rseq_area(self.tid) else { return false };
         let mut pointer = [0u8; 8];
         // The field `rseq_cs` of `struct rseq`.
-        sys::read_memory(self.tid, configuration[0] + 8, &mut pointer).is_ok() && pointer != [0; 8]
+        sys::read_memory(self.tid, area + 8, &mut pointer).is_ok() && pointer != [0; 8]
     }
 
     fn registers(&self) -> Result<libc::user_regs_struct> {
-        // SAFETY: plain data, filled by the call.
-        let mut registers: libc::user_regs_struct = unsafe { std::mem::zeroed() };
-        ptrace(libc::PTRACE_GETREGS as i64, self.tid, 0, &raw mut registers as u64)?;
-        Ok(registers)
+        told(ptrace::registers(self.tid))
     }
 
     fn set_registers(&self, registers: &libc::user_regs_struct) -> Result<()> {
-        ptrace(libc::PTRACE_SETREGS as i64, self.tid, 0, registers as *const _ as u64).map(drop)
+        told(ptrace::set_registers(self.tid, registers))
     }
 
     /// Waits for the thread to stop. Returns the signal and the event.
     fn wait(&mut self) -> Result<(i32, i32)> {
         let started = sys::now_ns();
         loop {
-            let mut status = 0;
-            // SAFETY: the status is writable.
-            let got = unsafe { libc::waitpid(self.tid, &mut status, libc::__WALL | libc::WNOHANG) };
-            if got == self.tid && libc::WIFSTOPPED(status) {
-                return Ok((libc::WSTOPSIG(status), status >> 16));
-            }
-            if got == self.tid || got < 0 {
-                self.ended = true;
-                bail!("the process has ended");
+            match wait_for_child(self.tid, libc::__WALL | libc::WNOHANG) {
+                Ok((0, _)) => {}
+                Ok((_, status)) if libc::WIFSTOPPED(status) => {
+                    return Ok((libc::WSTOPSIG(status), status >> 16));
+                }
+                _ => {
+                    self.ended = true;
+                    bail!("the process has ended");
+                }
             }
             let waited = sys::now_ns() - started;
             if waited > PATIENCE_NS && !self.is_taken {
@@ -350,22 +336,20 @@ impl Traced {
             match self.wait()? {
                 (_, EVENT_STOP) => return Ok(()),
                 // A signal on its way is delivered.
-                (signal, 0) if signal != SYSCALL_STOP => {
-                    ptrace(libc::PTRACE_CONT as i64, self.tid, 0, signal as u64)?
-                }
-                _ => ptrace(libc::PTRACE_CONT as i64, self.tid, 0, 0)?,
-            };
+                (signal, 0) if signal != SYSCALL_STOP => told(ptrace::go_on(self.tid, signal))?,
+                _ => told(ptrace::go_on(self.tid, 0))?,
+            }
         }
     }
 
     fn wait_for_syscall_stop(&mut self) -> Result<()> {
         let mut signal = 0;
         loop {
-            ptrace(libc::PTRACE_SYSCALL as i64, self.tid, 0, signal)?;
+            told(ptrace::go_on_to_call(self.tid, signal))?;
             signal = match self.wait()? {
                 (SYSCALL_STOP, 0) => return Ok(()),
                 // It cannot be blocked. The process stops, and this thread once it is let go.
-                (libc::SIGSTOP, 0) => libc::SIGSTOP as u64,
+                (libc::SIGSTOP, 0) => libc::SIGSTOP,
                 (signal @ (libc::SIGSEGV | libc::SIGBUS | libc::SIGILL), 0) => {
                     bail!("the program has unmapped its first code (signal {signal})")
                 }
@@ -442,7 +426,7 @@ impl Traced {
         registers.rdi = 0;
         let _ = self.set_registers(&registers);
         self.ended = true;
-        let _ = ptrace(libc::PTRACE_DETACH as i64, self.tid, 0, 0);
+        let _ = ptrace::detach(self.tid);
     }
 
     /// Lets the thread go on where it was stopped. Returns how long it stood, ns, and the page of
@@ -457,19 +441,19 @@ impl Traced {
             return Ok(());
         }
         let Some(record) = self.record else {
-            return ptrace(libc::PTRACE_DETACH as i64, self.tid, 0, 0).map(drop);
+            return told(ptrace::detach(self.tid));
         };
         // Where a signal would be delivered, the kernel restarts an interrupted call, by the
         // registers of that moment. After a call of ours it would not.
-        ptrace(libc::PTRACE_INTERRUPT as i64, self.tid, 0, 0)?;
-        ptrace(libc::PTRACE_CONT as i64, self.tid, 0, 0)?;
+        told(ptrace::interrupt(self.tid))?;
+        told(ptrace::go_on(self.tid, 0))?;
         self.wait_for_event_stop()?;
         // Not before: a handler would return to where calls are made.
         self.set_registers(&self.saved)?;
-        ptrace(SETSIGMASK, self.tid, 8, &raw const self.mask as u64)?;
+        told(ptrace::block_signals(self.tid, self.mask))?;
         record.is_begun.store(0, Release);
         self.copied_page = record.put_back(self.pid);
-        ptrace(libc::PTRACE_DETACH as i64, self.tid, 0, 0)
+        told(ptrace::detach(self.tid))
             .map_err(|error| anyhow!("cannot let thread {} go: {error:#}", self.tid))?;
         record.tid.store(0, Release);
         Ok(())
@@ -482,7 +466,6 @@ impl Drop for Traced {
     }
 }
 
-static ALL: u64 = u64::MAX;
 /// The kernel's mask for all signals blocked: SIGKILL and SIGSTOP cannot be.
 const BLOCKED: u64 = !(1 << (libc::SIGKILL - 1) | 1 << (libc::SIGSTOP - 1));
 /// Results of interrupted calls: ERESTARTSYS, ERESTARTNOINTR, ERESTARTNOHAND and

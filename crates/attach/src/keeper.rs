@@ -21,6 +21,7 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering::*;
+use terrace_os::{fork_with_descriptors, name_thread, reap, signal_by_id};
 
 /// How often memory is measured where nothing happens.
 const TICK_MS: i32 = 20;
@@ -367,38 +368,34 @@ impl Keeper {
             if !sys::wait_readable(pidfd.as_raw_fd(), 0) {
                 return;
             }
-            // SAFETY: a child of ours that has ended.
-            unsafe { libc::waitpid(*pid, std::ptr::null_mut(), 0) };
+            reap(*pid);
             self.guard = None;
         }
         let keeper = sys::pidfd_open(std::process::id() as i32);
         let Ok(keeper) = keeper else { return };
-        crate::guard::set_name(c"terrace-guard");
-        // SAFETY: as fork, with the descriptors shared; this process has one thread, so every lock
-        // is free in the child.
-        let pid = unsafe {
-            libc::syscall(libc::SYS_clone, libc::CLONE_FILES | libc::SIGCHLD, 0, 0, 0, 0)
-        };
-        if pid != 0 {
-            crate::guard::set_name(c"terrace-keeper");
+        name_thread(c"terrace-guard");
+        // SAFETY: this process has one thread, so every lock is free in the child. The guard closes
+        // what the keeper uses only after the keeper's end.
+        let forked = unsafe { fork_with_descriptors() };
+        if forked != Ok(0) {
+            name_thread(c"terrace-keeper");
         }
-        match pid {
-            0 => crate::guard::main(self, keeper.as_raw_fd()),
-            1.. => {
+        match forked {
+            Ok(0) => crate::guard::main(self, keeper.as_raw_fd()),
+            Ok(pid) => {
                 // Guard and keeper have one table: the descriptor stays open for the guard.
                 std::mem::forget(keeper);
-                self.guard = sys::pidfd_open(pid as i32).ok().map(|pidfd| (pid as i32, pidfd));
+                self.guard = sys::pidfd_open(pid).ok().map(|pidfd| (pid, pidfd));
             }
-            _ => self.figures.note = "there is no guard: no process can be made".into(),
+            Err(_) => self.figures.note = "there is no guard: no process can be made".into(),
         }
     }
 
     /// Ends the guard, which has nothing to guard any more.
     fn end_guard(&mut self) {
         let Some((pid, _)) = self.guard.take() else { return };
-        let _ = sys::kill(pid, libc::SIGKILL);
-        // SAFETY: a child of ours.
-        unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) };
+        let _ = signal_by_id(pid, libc::SIGKILL);
+        reap(pid);
     }
 
     /// Brings everything back, and takes everything of ours away. Returns how long that took, ms.

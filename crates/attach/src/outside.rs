@@ -12,6 +12,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
+use terrace_os::{Errno, advise_process, nodes_of_pages};
 use terrace_tiers::{Nodes, SwapKind, SwapView};
 
 const POLL_MS: i32 = 100;
@@ -100,13 +101,13 @@ pub fn check(whom: &Whom, route: Route) -> Result<()> {
             bail!("{pid} has no program: it is a thread of the kernel, or has ended");
         }
         let may_move = match route {
-            Route::Swap => sys::advise_other(pidfd.as_raw_fd(), &[], libc::MADV_PAGEOUT).map(drop),
-            Route::Node(_) => sys::nodes_of(pid, &[]).map(drop),
+            Route::Swap => advise_process(pidfd.as_raw_fd(), &[], libc::MADV_PAGEOUT).map(drop),
+            Route::Node(_) => nodes_of_pages(pid, &[], None).map(drop),
         };
         match may_move {
-            Ok(()) | Err(libc::EINVAL) => {}
-            Err(libc::EPERM) => bail!("paging {pid} out needs CAP_SYS_PTRACE and CAP_SYS_NICE"),
-            Err(errno) => bail!("the kernel moves no pages of {pid} (errno {errno})"),
+            Ok(()) | Err(Errno::EINVAL) => {}
+            Err(Errno::EPERM) => bail!("paging {pid} out needs CAP_SYS_PTRACE and CAP_SYS_NICE"),
+            Err(errno) => bail!("the kernel moves no pages of {pid} (errno {})", errno.into_raw()),
         }
     }
     Ok(())

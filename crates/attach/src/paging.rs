@@ -15,6 +15,7 @@ use crate::table::{State, Table};
 use std::collections::HashSet;
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
+use terrace_os::{advise_process, nodes_of_pages};
 
 /// How often the CLOCK hand goes round at most, ms.
 const ROUND_MS: u64 = 500;
@@ -220,7 +221,7 @@ impl Paged {
         let pages = runs.iter().flat_map(|run| (run.start..run.end).step_by(PAGE as usize));
         let pages: Vec<u64> = pages.collect();
         let Route::Node(node) = self.route else { return pages };
-        let Ok(nodes) = sys::nodes_of(self.pid, &pages) else { return Vec::new() };
+        let Ok(nodes) = nodes_of_pages(self.pid, &pages, None) else { return Vec::new() };
         let is_here = |of: &i32| *of >= 0 && *of != node as i32;
         let here = pages.iter().zip(&nodes).filter(|(_, of)| is_here(of));
         here.map(|(page, _)| *page).collect()
@@ -281,7 +282,8 @@ impl Paged {
                 self.advise(pages, libc::MADV_PAGEOUT);
             }
             Route::Node(node) => {
-                let _ = sys::move_to_node(self.pid, pages, node);
+                let to = vec![node as i32; pages.len()];
+                let _ = nodes_of_pages(self.pid, pages, Some(&to));
             }
         }
     }
@@ -291,8 +293,8 @@ impl Paged {
         let ranges: Vec<(u64, u64)> = pages.iter().map(|page| (*page, PAGE)).collect();
         let advised = ranges
             .chunks(512)
-            .filter_map(|ranges| sys::advise_other(self.pidfd.as_raw_fd(), ranges, advice).ok());
-        advised.sum::<i64>() as u64 / PAGE
+            .filter_map(|ranges| advise_process(self.pidfd.as_raw_fd(), ranges, advice).ok());
+        advised.sum::<usize>() as u64 / PAGE
     }
 }
 

@@ -211,8 +211,7 @@ impl Keeper {
         self.figures.forks += 1;
         // SAFETY: the kernel has just made it, for the process that read the event.
         let uffd = unsafe { OwnedFd::from_raw_fd(uffd) };
-        // SAFETY: no memory is involved.
-        unsafe { libc::fcntl(uffd.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) };
+        let _ = terrace_os::set_nonblocking(uffd.as_raw_fd());
         if self.spaces[number].as_ref().is_none_or(|parent| parent.out == 0) {
             // Closed, it leaves the child as if it had never been registered.
             return;

@@ -8,6 +8,7 @@ use crate::sys;
 use anyhow::{Context, Result, bail};
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, OwnedFd};
+use terrace_os::punch_hole;
 use terrace_tiers::{Codec, CodecKind, Page, Scratch, codec::codec_for};
 
 const SLAB: u64 = 64 << 10;
@@ -153,7 +154,9 @@ impl Store {
             let units = slab.units as usize;
             self.partial[units].retain(|other| *other != number as u32);
             self.empty.push(number as u32);
-            sys::punch(self.file.as_raw_fd(), number as u64 * SLAB, SLAB);
+            // SAFETY: no slot of the slab is in use any more, so nothing reads it before it is
+            // written again.
+            let _ = unsafe { punch_hole(self.file.as_raw_fd(), number as u64 * SLAB, SLAB) };
         } else if was_full {
             self.partial[slab.units as usize].push(number as u32);
         }

@@ -166,7 +166,7 @@ impl Table {
     fn unmap(&self) {
         // SAFETY: mapped in this size by `map`. Only `leave` and `drop` call this, once and last,
         // so there is no reference into it.
-        unsafe { libc::munmap(self.words.cast(), BYTES as usize) };
+        unsafe { terrace_os::unmap(self.words as usize, BYTES as usize) };
     }
 
     fn word(&self, page: u64) -> &AtomicU64 {
@@ -192,18 +192,13 @@ impl Table {
 
     /// How many bytes of memory the table takes.
     pub fn bytes(&self) -> u64 {
-        // SAFETY: the structure is plain data, filled by the call.
-        let mut about: libc::stat = unsafe { std::mem::zeroed() };
-        // SAFETY: the structure is writable.
-        unsafe { libc::fstat(self.file.as_raw_fd(), &mut about) };
-        about.st_blocks as u64 * 512
+        let about = terrace_os::file_status(self.file.as_raw_fd());
+        about.map_or(0, |about| about.st_blocks as u64 * 512)
     }
 
     fn seek(&self, page: u64, whence: i32) -> Option<u64> {
-        let at = (page / PAGE * 8) as i64;
-        // SAFETY: no memory is involved.
-        let found = unsafe { libc::lseek(self.file.as_raw_fd(), at, whence) };
-        (found >= 0).then_some(found as u64 / 8 * PAGE)
+        let found = terrace_os::seek(self.file.as_raw_fd(), page / PAGE * 8, whence);
+        found.ok().map(|at| at / 8 * PAGE)
     }
 }
 

@@ -243,7 +243,7 @@ impl Output {
         };
         Ok(Output::Accesses(Accesses {
             writer: accesses::Writer::create(&arguments.output, &header, arguments.limit)?,
-            begun_ns: monotonic_ns(),
+            begun_ns: terrace_os::now_ns(),
             waiting: Vec::new(),
             flushed_us: 0,
             random: SmallRng::seed_from_u64(1),
@@ -326,12 +326,4 @@ impl Accesses {
         }
         Ok(())
     }
-}
-
-/// The clock of samples, ns.
-fn monotonic_ns() -> u64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: fills in what it is given.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }

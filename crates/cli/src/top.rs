@@ -423,7 +423,7 @@ pub fn run(arguments: &TopArguments) -> Result<u8> {
     let mut top = Top::new(Duration::from_secs_f64(arguments.interval), bar_cell());
     for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGQUIT] {
         // SAFETY: the handler only stores into an atomic.
-        unsafe { libc::signal(signal, end as extern "C" fn(libc::c_int) as libc::sighandler_t) };
+        let _ = unsafe { terrace_os::handle_signal(signal, end) };
     }
     let mut terminal = ratatui::try_init()
         .inspect_err(|_| ratatui::restore())

@@ -50,17 +50,16 @@ const MAIN_LEN_MAX: u64 = 128 << 20;
 pub fn learn_stacks() {
     let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
     let mut len = 0;
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: each fills in what it is given; the attributes are given back.
     unsafe {
         if libc::pthread_attr_init(attributes.as_mut_ptr()) == 0 {
             libc::pthread_attr_getstacksize(attributes.as_ptr(), &mut len);
             libc::pthread_attr_destroy(attributes.as_mut_ptr());
         }
-        libc::getrlimit(libc::RLIMIT_STACK, &mut limit);
     }
     THREADS_LEN.store(len, Relaxed);
-    MAIN_LEN.store(limit.rlim_cur.min(MAIN_LEN_MAX) as usize, Relaxed);
+    let limit = terrace_os::limit_of(libc::RLIMIT_STACK).map_or(0, |(soft, _)| soft);
+    MAIN_LEN.store(limit.min(MAIN_LEN_MAX) as usize, Relaxed);
 }
 
 /// A thread is about to be made whose stack has `len` bytes. If that is shorter than usual, no more

@@ -25,8 +25,8 @@ pub fn sockets(pid: u32) -> io::Result<Vec<OwnedFd>> {
 }
 
 fn take(descriptor: RawFd) -> io::Result<OwnedFd> {
-    // SAFETY: no memory is involved; the program that is executed by a child does not get it.
-    if unsafe { libc::fcntl(descriptor, libc::F_SETFD, libc::FD_CLOEXEC) } < 0 {
+    // The program that is executed by a child does not get it.
+    if terrace_os::set_close_on_exec(descriptor).is_err() {
         return Err(io::Error::other(format!("LISTEN_FDS names {descriptor}, which is not open")));
     }
     // SAFETY: it is open, and the service manager passed it to this process for it to own.
@@ -35,14 +35,7 @@ fn take(descriptor: RawFd) -> io::Result<OwnedFd> {
 
 /// Whether the descriptor is a listening stream socket, and if so whether of the internet's.
 pub fn is_internet(socket: RawFd) -> io::Result<bool> {
-    let option = |name| -> io::Result<libc::c_int> {
-        let (mut value, mut len) = (0, size_of::<libc::c_int>() as libc::socklen_t);
-        // SAFETY: value and length are writable and of the sizes that they say.
-        let status = unsafe {
-            libc::getsockopt(socket, libc::SOL_SOCKET, name, (&raw mut value).cast(), &mut len)
-        };
-        if status == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
-    };
+    let option = |name| terrace_os::socket_option(socket, name).map_err(terrace_os::io_error);
     let listens = option(libc::SO_TYPE)? == libc::SOCK_STREAM && option(libc::SO_ACCEPTCONN)? != 0;
     let domain = option(libc::SO_DOMAIN)?;
     match domain {

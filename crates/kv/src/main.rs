@@ -114,29 +114,24 @@ fn raise_file_limit(settings: &Settings) -> Result<(), Failure> {
     let own = FILES + FILES_PER_THREAD * settings.threads as u64;
     let connections = settings.connections_max;
     let wanted = connections.saturating_add(own);
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the structure is writable.
-    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) } != 0 {
+    let Ok((mut allowed, hard)) = terrace_os::limit_of(libc::RLIMIT_NOFILE) else {
         return Err(refused_by_system("failed to getrlimit number of files".to_owned()));
-    }
-    let hard = limit.rlim_max;
+    };
     let raised = [(wanted, hard.max(wanted)), (wanted.min(hard), hard)];
     for (soft, hard) in raised {
-        let new = libc::rlimit { rlim_cur: soft, rlim_max: hard };
-        // SAFETY: the structure is valid.
-        let is_set = || unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &new) == 0 };
-        if limit.rlim_cur < soft && is_set() {
-            limit.rlim_cur = soft;
+        let is_set = || terrace_os::set_limit(libc::RLIMIT_NOFILE, soft, hard).is_ok();
+        if allowed < soft && is_set() {
+            allowed = soft;
         }
     }
-    if limit.rlim_cur < connections {
+    if allowed < connections {
         // memcached's message, which scripts may look for, and why.
         return Err(refused_by_system(format!(
             "failed to set rlimit for open files. Try starting as root or requesting smaller \
              maxconns value. (-c {connections}; the hard limit, `ulimit -H -n`, is {hard})"
         )));
     }
-    if limit.rlim_cur < wanted {
+    if allowed < wanted {
         eprintln!(
             "terrace-kv: warning: -c {connections} needs {wanted} open files, and the hard limit is \
              {hard}: the last clients may have to wait; raise `ulimit -H -n`"
@@ -149,7 +144,7 @@ fn serve(mut settings: Settings) -> Result<(), Failure> {
     raise_file_limit(&settings)?;
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         // SAFETY: the handler only stores into atomics.
-        unsafe { libc::signal(signal, note_signal as *const () as libc::sighandler_t) };
+        let _ = unsafe { terrace_os::handle_signal(signal, note_signal) };
     }
     let tls = match settings.tls.enabled {
         true => Some(Arc::new(Tls::start(settings.tls.clone())?)),
@@ -183,8 +178,7 @@ fn serve(mut settings: Settings) -> Result<(), Failure> {
         // The service manager's: it is not ours to give away or to remove.
         settings.socket = None;
     }
-    // SAFETY: it only reads the process's user.
-    if settings.user.is_none() && unsafe { libc::geteuid() } == 0 {
+    if settings.user.is_none() && terrace_os::effective_user_id() == 0 {
         eprintln!("terrace-kv: warning: runs as root; -u USER gives those rights up");
     }
     if let Some(user) = &settings.user {
@@ -230,8 +224,7 @@ fn serve(mut settings: Settings) -> Result<(), Failure> {
 /// Becomes a user, for good, where the process is root's. A process of another user stays that
 /// user's, as with memcached.
 fn become_user(name: &str, socket: Option<&Path>) -> Result<(), Failure> {
-    // SAFETY: it only reads the process's user.
-    if unsafe { libc::geteuid() } != 0 {
+    if terrace_os::effective_user_id() != 0 {
         return Ok(());
     }
     let text = CString::new(name).map_err(|_| format!("no user can be called {name:?}"))?;

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::fs;
 use std::io::{self, Write};
 use std::net::{Ipv6Addr, SocketAddr, ToSocketAddrs};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -131,22 +131,15 @@ impl Listener {
 
 /// Sets the length of the kernel's queue of connections that are not accepted yet.
 fn set_backlog(listener: &impl AsRawFd, backlog: u32) {
-    // SAFETY: the socket is open; listening again only changes its backlog.
-    unsafe { libc::listen(listener.as_raw_fd(), backlog as i32) };
+    let _ = terrace_os::listen(listener.as_raw_fd(), backlog as i32);
 }
 
 fn is_socket(metadata: &fs::Metadata) -> bool {
     std::os::unix::fs::FileTypeExt::is_socket(&metadata.file_type())
 }
 
-fn duplicate<T: From<OwnedFd>>(socket: &impl AsRawFd) -> io::Result<T> {
-    // SAFETY: the socket is open.
-    let descriptor = unsafe { libc::fcntl(socket.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 0) };
-    if descriptor < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the descriptor is new, and has no other owner.
-    Ok(T::from(unsafe { OwnedFd::from_raw_fd(descriptor) }))
+fn duplicate<T: From<OwnedFd>>(socket: &impl AsFd) -> io::Result<T> {
+    socket.as_fd().try_clone_to_owned().map(T::from)
 }
 
 /// The addresses to listen on, and whether with TLS.

@@ -25,3 +25,27 @@ pub fn thread_id() -> i32 {
     // SAFETY: no arguments.
     unsafe { syscall!(Sysno::gettid) }.unwrap_or(0) as i32
 }
+
+/// The calling thread's effective group id.
+pub fn effective_group_id() -> u32 {
+    // SAFETY: no arguments.
+    unsafe { syscall!(Sysno::getegid) }.map_or(u32::MAX, |id| id as u32)
+}
+
+/// The real user id of the calling thread, getuid(2).
+pub fn user_id() -> u32 {
+    // SAFETY: no arguments.
+    unsafe { syscall!(Sysno::getuid) }.map_or(u32::MAX, |id| id as u32)
+}
+
+/// The effective user id of the calling thread, geteuid(2).
+pub fn effective_user_id() -> u32 {
+    // SAFETY: no arguments.
+    unsafe { syscall!(Sysno::geteuid) }.map_or(u32::MAX, |id| id as u32)
+}
+
+/// The real group id of the calling thread, getgid(2).
+pub fn group_id() -> u32 {
+    // SAFETY: no arguments.
+    unsafe { syscall!(Sysno::getgid) }.map_or(u32::MAX, |id| id as u32)
+}

@@ -1,8 +1,36 @@
 //! Limits of this process and of its user.
 
 use crate::files::{close, open, read_at};
-use crate::types::PAGE;
+use crate::types::{PAGE, Result};
 use syscalls::{Sysno, syscall};
+
+/// A limit of this process (`resource` is one of `libc::RLIMIT_*`, which says its unit): the soft
+/// one, and the hard one. `libc::RLIM_INFINITY` is none.
+pub fn limit_of(resource: u32) -> Result<(u64, u64)> {
+    limit_of_process(0, resource)
+}
+
+/// A limit of another process, or of this one (0), as [`limit_of`] tells it. EPERM: it is another
+/// user's. ESRCH: there is no such process.
+pub fn limit_of_process(process: i32, resource: u32) -> Result<(u64, u64)> {
+    let mut limit = libc::rlimit64 { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the kernel writes the limit, which lives through the call; nothing is set.
+    unsafe { syscall!(Sysno::prlimit64, process, resource, 0, &raw mut limit) }?;
+    Ok((limit.rlim_cur, limit.rlim_max))
+}
+
+/// Sets a limit of this process, the soft and the hard one, as [`limit_of`] tells them. EPERM: the
+/// hard one is raised without the privilege.
+pub fn set_limit(resource: u32, soft: u64, hard: u64) -> Result<()> {
+    set_limit_of_process(0, resource, soft, hard)
+}
+
+/// Sets a limit of another process, or of this one (0), as [`set_limit`] does.
+pub fn set_limit_of_process(process: i32, resource: u32, soft: u64, hard: u64) -> Result<()> {
+    let limit = libc::rlimit64 { rlim_cur: soft, rlim_max: hard };
+    // SAFETY: the kernel reads the limit, which lives through the call.
+    unsafe { syscall!(Sysno::prlimit64, process, resource, &raw const limit, 0) }.map(drop)
+}
 
 /// How much this process may lock, bytes.
 pub fn lock_limit() -> u64 {

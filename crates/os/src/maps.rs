@@ -22,6 +22,14 @@ pub fn map_anywhere(len: usize, prot: i32) -> Result<usize> {
     unsafe { syscall!(Sysno::mmap, 0, len, prot, RESERVATION, -1isize, 0) }
 }
 
+/// Maps the first `len` bytes of the open file `fd` where the kernel likes: shared, readable and
+/// writable. The errors are mmap(2)'s.
+pub fn map_shared_anywhere(fd: Fd, len: usize) -> Result<usize> {
+    let prot = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a new mapping at an address of the kernel's choice disturbs nothing.
+    unsafe { syscall!(Sysno::mmap, 0, len, prot, libc::MAP_SHARED, fd, 0) }
+}
+
 /// Maps private memory at an address, if nothing is there: EEXIST otherwise.
 pub fn map_where_nothing_is(start: usize, len: usize, prot: i32) -> Result<()> {
     map_exactly(start, len, prot, RESERVATION, -1).map(drop)
@@ -85,6 +93,14 @@ pub fn is_mapping(start: usize, len: usize) -> bool {
         // SAFETY: the kernel writes a byte for each page.
         unsafe { syscall!(Sysno::mincore, from, bytes, told.as_mut_ptr()) }.is_ok()
     })
+}
+
+/// Whether the page at `start`, a multiple of [`PAGE`], is mapped and in memory. The pages of files
+/// count that the page cache has.
+pub fn is_in_memory(start: usize) -> bool {
+    let mut told = 0u8;
+    // SAFETY: the kernel writes one byte, for the one page; where none is mapped, it fails.
+    unsafe { syscall!(Sysno::mincore, start, PAGE, &raw mut told) }.is_ok() && told & 1 == 1
 }
 
 /// All mappings of this process, from /proc/self/maps; none where that cannot be read.

@@ -54,6 +54,30 @@ pub fn move_pages(pages: &[usize], nodes: &[i32], status: &mut [i32]) -> Result<
     .map(drop)
 }
 
+/// In which NUMA node each page of another process is, or a negative errno: −ENOENT if it is not
+/// present. With `to`, a node for each page, the kernel first moves those that no other process
+/// has. EPERM: that takes CAP_SYS_PTRACE, and to move CAP_SYS_NICE. ESRCH: there is no such process.
+pub fn nodes_of_pages(process: i32, pages: &[u64], to: Option<&[i32]>) -> Result<Vec<i32>> {
+    const MPOL_MF_MOVE: usize = 1 << 1;
+    assert!(to.is_none_or(|to| to.len() == pages.len()), "a node for each page");
+    let mut status = vec![-libc::ENOENT; pages.len()];
+    let to = to.map_or(std::ptr::null(), <[i32]>::as_ptr);
+    // SAFETY: contents stay; the kernel reads that many addresses, and nodes if it is told any, and
+    // writes that many numbers.
+    unsafe {
+        syscall!(
+            Sysno::move_pages,
+            process,
+            pages.len(),
+            pages.as_ptr(),
+            to,
+            status.as_mut_ptr(),
+            MPOL_MF_MOVE
+        )
+    }?;
+    Ok(status)
+}
+
 /// New pages of a range come from this node as long as it has room.
 pub fn prefer_node(start: usize, len: usize, node: u32) -> Result<()> {
     const MPOL_PREFERRED: usize = 1;

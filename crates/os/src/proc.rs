@@ -3,7 +3,7 @@
 use crate::files::{close, open, read_at};
 use crate::ids::{process_id, program_id};
 use crate::task::VMSTAT;
-use crate::types::{Fd, PAGE, Result};
+use crate::types::{Errno, Fd, PAGE, Result};
 use std::sync::atomic::Ordering::Relaxed;
 use syscalls::{Sysno, syscall};
 
@@ -24,6 +24,27 @@ pub fn has_swap() -> bool {
     let (asked, told) =
         unsafe { (syscall!(Sysno::sysinfo, told.as_mut_ptr()), told.assume_init()) };
     asked.is_err() || told.totalswap > 0
+}
+
+/// Bytes of a page of the kernel that runs. On AArch64 they may be more than [`PAGE`], with which
+/// alone the pager works.
+pub fn page_bytes() -> usize {
+    // SAFETY: the C library reads what the kernel gave it at the start; no memory of ours.
+    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(bytes).unwrap_or(PAGE)
+}
+
+/// Fills `bytes`, 256 at most, with random ones, getrandom(2). Soon after the machine's start it
+/// waits until the kernel has some. EINVAL: too many bytes.
+pub fn fill_randomly(bytes: &mut [u8]) -> Result<()> {
+    /// Bytes that the kernel always gives as a whole.
+    const MOST: usize = 256;
+    if bytes.len() > MOST {
+        return Err(Errno::EINVAL);
+    }
+    // SAFETY: the kernel writes at most the buffer's length, and it is exclusively ours.
+    let got = unsafe { syscall!(Sysno::getrandom, bytes.as_mut_ptr(), bytes.len(), 0) }?;
+    if got == bytes.len() { Ok(()) } else { Err(Errno::EINTR) }
 }
 
 /// Bytes of this process in the kernel's swap, from an open /proc/thread-self/status; `None` where

@@ -48,6 +48,50 @@ pub fn parent_id() -> i32 {
     unsafe { syscall!(Sysno::getppid) }.unwrap_or(0) as i32
 }
 
+/// Waits for a change of state of a child, of any child (−1), or of a traced thread (with __WALL):
+/// wait4(2). `options` are WNOHANG, WUNTRACED, WCONTINUED and __WALL. Returns the child's id, 0 if
+/// nothing has changed (with WNOHANG), and its status. ECHILD: there is no such child. EINTR: a
+/// signal came.
+pub fn wait_for_child(child: i32, options: i32) -> Result<(i32, i32)> {
+    let mut status = 0i32;
+    // SAFETY: the kernel writes the status.
+    let changed = unsafe { syscall!(Sysno::wait4, child, &raw mut status, options, 0) }?;
+    Ok((changed as i32, status))
+}
+
+/// The process group of a process, 0 for the calling one. ESRCH: there is no such process.
+pub fn process_group_of(process: i32) -> Result<i32> {
+    // SAFETY: no memory is involved.
+    unsafe { syscall!(Sysno::getpgid, process) }.map(|group| group as i32)
+}
+
+/// Moves the calling process into a process group of its session. EPERM: there is no such group, or
+/// the process leads a session.
+pub fn enter_process_group(group: i32) -> Result<()> {
+    // SAFETY: no memory is involved.
+    unsafe { syscall!(Sysno::setpgid, 0, group) }.map(drop)
+}
+
+/// From now on orphans among the process's descendants become its children.
+pub fn become_subreaper() -> Result<()> {
+    // SAFETY: no memory is involved.
+    unsafe { syscall!(Sysno::prctl, libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }.map(drop)
+}
+
+/// The kernel sends this process a signal when the thread that made it ends. If that has ended
+/// already, no signal comes: compare [`parent_id`] after this.
+pub fn signal_at_parents_end(signal: i32) -> Result<()> {
+    // SAFETY: no memory is involved.
+    unsafe { syscall!(Sysno::prctl, libc::PR_SET_PDEATHSIG, signal, 0, 0, 0) }.map(drop)
+}
+
+/// No signal makes the kernel write a core file of this process, or pipe one, from now on; and no
+/// other process of the user may trace it.
+pub fn forbid_dumps() -> Result<()> {
+    // SAFETY: no memory is involved.
+    unsafe { syscall!(Sysno::prctl, libc::PR_SET_DUMPABLE, 0, 0, 0, 0) }.map(drop)
+}
+
 /// Whether a seccomp filter is in force for this thread.
 pub fn is_filtered() -> bool {
     simulated!(_kernel => false);

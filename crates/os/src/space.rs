@@ -12,7 +12,8 @@
 //! ranges are reserved as a whole, where the kernel likes.
 
 use crate::maps::{
-    allow_access, map_anywhere, map_exactly, map_where_nothing_is, unlock_memory, unmap,
+    allow_access, map_anywhere, map_exactly, map_shared_anywhere, map_where_nothing_is,
+    unlock_memory, unmap,
 };
 use crate::types::{Errno, Fd, PAGE, Result};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
@@ -240,8 +241,7 @@ pub fn reserve_without_access(len: usize) -> Result<usize> {
 pub fn map_shared(fd: Fd, len: usize) -> Result<usize> {
     let prot = libc::PROT_READ | libc::PROT_WRITE;
     map(len, |at| match at {
-        // SAFETY: a new mapping at an address of the kernel's choice disturbs nothing.
-        0 => unsafe { syscall!(Sysno::mmap, 0, len, prot, libc::MAP_SHARED, fd, 0) },
+        0 => map_shared_anywhere(fd, len),
         at => map_exactly(at, len, prot, libc::MAP_SHARED, fd),
     })
 }

@@ -2,6 +2,7 @@
 //! end.
 
 use crate::files::{open, read_at};
+use crate::fork::exit_process;
 use crate::ids::{PROGRAM, process_id, program_id};
 use crate::process::is_filtered;
 use crate::types::{Errno, Fd, PAGE, Result};
@@ -152,6 +153,7 @@ pub fn new_thread_storage() -> Option<usize> {
 }
 
 /// The calling thread's thread pointer.
+#[inline]
 pub fn thread_pointer() -> usize {
     let pointer: usize;
     // SAFETY: reads a register, or the word at its address, which holds the address itself.
@@ -268,10 +270,7 @@ pub fn tid_address() -> Option<usize> {
 
 /// Ends the calling process at once.
 pub fn end_process() -> ! {
-    loop {
-        // SAFETY: ends the process.
-        let _ = unsafe { syscall!(Sysno::exit_group, 0) };
-    }
+    exit_process(0)
 }
 
 /// Ends the calling thread at once.

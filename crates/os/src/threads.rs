@@ -156,3 +156,10 @@ pub fn online_cpus() -> usize {
     let count = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
     usize::try_from(count).unwrap_or(1).max(1)
 }
+
+/// CPUs that the machine may have, online or not: their numbers are lower.
+pub fn configured_cpus() -> usize {
+    // SAFETY: no arguments of ours.
+    let count = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) };
+    usize::try_from(count).unwrap_or(1).max(1)
+}

@@ -11,6 +11,11 @@ pub const REGION: usize = 2 << 20;
 /// What a call answers.
 pub type Result<T, E = Errno> = std::result::Result<T, E>;
 
+/// An error of the kernel's as the standard library has it, with the same number.
+pub fn io_error(errno: Errno) -> std::io::Error {
+    std::io::Error::from_raw_os_error(errno.into_raw())
+}
+
 /// The address that the kernel takes, in calls that manage memory, where a program passes this one.
 /// On AArch64 the highest eight bits are the program's (tags of MTE or of a sanitizer), and are
 /// ignored.

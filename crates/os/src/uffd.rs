@@ -67,15 +67,25 @@ pub fn range_of_uffd_call(request: u64, argument: usize) -> Option<(usize, usize
 /// an evicted page would fail.
 pub fn userfaultfd(device: Option<Fd>) -> Result<Fd> {
     simulated!(kernel => Ok(kernel.userfaultfd()));
-    if let Some(device) = device {
-        // SAFETY: the ioctl takes flags by value.
-        let made = unsafe { syscall!(Sysno::ioctl, device, USERFAULTFD_IOC_NEW, libc::O_CLOEXEC) };
-        if let Ok(fd) = made {
-            return Ok(fd as Fd);
-        }
+    if let Some(device) = device
+        && let Ok(fd) = new_userfaultfd(Some(device), libc::O_CLOEXEC)
+    {
+        return Ok(fd);
     }
-    // SAFETY: no memory is involved.
-    unsafe { syscall!(Sysno::userfaultfd, libc::O_CLOEXEC) }.map(|fd| fd as Fd)
+    new_userfaultfd(None, libc::O_CLOEXEC)
+}
+
+/// A new userfaultfd: of `device` (an open /dev/userfaultfd), or else by the system call. Flags are
+/// O_CLOEXEC, O_NONBLOCK and UFFD_USER_MODE_ONLY (1). EPERM: not allowed to this process.
+pub fn new_userfaultfd(device: Option<Fd>, flags: i32) -> Result<Fd> {
+    // SAFETY: both calls take the flags by value; no memory is involved.
+    let made = unsafe {
+        match device {
+            Some(device) => syscall!(Sysno::ioctl, device, USERFAULTFD_IOC_NEW, flags),
+            None => syscall!(Sysno::userfaultfd, flags),
+        }
+    };
+    made.map(|fd| fd as Fd)
 }
 
 /// Agrees on the interface; returns the kernel's features. A descriptor can be asked once only.

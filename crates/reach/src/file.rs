@@ -149,8 +149,7 @@ impl File {
         unsafe { syscall!(Sysno::fstat, self.fd, about.as_mut_ptr()) }.ok()?;
         // SAFETY: the call succeeded and so filled it.
         let about = unsafe { about.assume_init() };
-        // SAFETY: these calls have no arguments and cannot fail.
-        let (user, group) = unsafe { (libc::getuid(), libc::getgid()) };
+        let (user, group) = (terrace_os::user_id(), terrace_os::group_id());
         let setuid = about.st_mode & libc::S_ISUID != 0 && about.st_uid != user;
         // Without group execution the bit means mandatory locking, not setgid.
         let setgid = about.st_mode & libc::S_ISGID != 0

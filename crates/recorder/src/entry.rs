@@ -7,6 +7,7 @@ use std::ffi::CStr;
 use std::io::Write as _;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
+use terrace_os::ErrnoKept;
 use terrace_trace::cache::LINE;
 
 /// Whether there is a recording: false before it begins, after its end, and in a forked child.
@@ -24,7 +25,7 @@ fn with<R>(own: &Thread, what: impl FnOnce(&mut Recorder) -> R) -> Option<R> {
         return None;
     }
     // What the program looks at next may be what its last call left there.
-    let errno = errno();
+    let errno = ErrnoKept::new();
     let done = RECORDER.lock().ok().and_then(|mut recorder| {
         let recorder = recorder.as_mut()?;
         recorder.passed(own.pending.take());
@@ -35,22 +36,12 @@ fn with<R>(own: &Thread, what: impl FnOnce(&mut Recorder) -> R) -> Option<R> {
         }
         Some(done)
     });
-    set_errno(errno);
+    drop(errno);
     own.inside.set(false);
     if SIGNALS.load(Relaxed) > 0 {
         heed_signals();
     }
     done
-}
-
-fn errno() -> i32 {
-    // SAFETY: the thread's own number.
-    unsafe { *libc::__errno_location() }
-}
-
-fn set_errno(number: i32) {
-    // SAFETY: as above.
-    unsafe { *libc::__errno_location() = number }
 }
 
 /// Writes a line to standard error. Errors are ignored: it may be closed.
@@ -188,9 +179,8 @@ extern "C" fn terrace_recorder_begins() {
             Ok(begun) => ON.store(begun, Release),
             Err(why) => {
                 say(&why);
-                // SAFETY: ends the process. What would run without its recording would only look as
-                // if it had worked.
-                unsafe { libc::_exit(125) }
+                // What would run without its recording would only look as if it had worked.
+                terrace_os::exit_process(125)
             }
         }
     });
@@ -209,19 +199,17 @@ fn begin(settings: Settings) -> Result<(), String> {
     if let Ok(mut slot) = RECORDER.lock() {
         *slot = Some(recorder);
     }
-    // SAFETY: plain registrations; the handlers are functions. What is removed from the environment
-    // was read, and there is one thread.
+    // Programs that this one executes would write over its recording.
+    // SAFETY: there is one thread, so that nothing else reads the environment.
+    unsafe { std::env::remove_var("TERRACE_RECORD") };
+    // SAFETY: plain registrations; the handlers are functions.
     unsafe {
-        // Programs that this one executes would write over its recording.
-        libc::unsetenv(c"TERRACE_RECORD".as_ptr());
         libc::atexit(finish);
         libc::pthread_atfork(None, None, Some(in_child));
-        if start == Start::Signal {
-            let mut action: libc::sigaction = std::mem::zeroed();
-            action.sa_sigaction = signalled as extern "C" fn(i32) as usize;
-            action.sa_flags = libc::SA_RESTART;
-            libc::sigaction(libc::SIGUSR2, &raw const action, std::ptr::null_mut());
-        }
+    }
+    if start == Start::Signal {
+        // SAFETY: the handler adds to an atomic number and does nothing else.
+        let _ = unsafe { terrace_os::handle_signal(libc::SIGUSR2, signalled) };
     }
     Ok(())
 }
@@ -252,7 +240,7 @@ extern "C" fn finish() {
         if own.inside.replace(true) {
             return;
         }
-        let errno = errno();
+        let errno = ErrnoKept::new();
         if ON.swap(false, Relaxed)
             && let Ok(Some(mut recorder)) = RECORDER.lock().map(|mut recorder| recorder.take())
         {
@@ -261,16 +249,14 @@ extern "C" fn finish() {
                 say(&format!("the recording cannot be written: {error}"));
             }
         }
-        set_errno(errno);
+        drop(errno);
         own.inside.set(false);
     });
 }
 
 /// Whether a page is in memory.
 fn resident(address: u64) -> bool {
-    let mut there = 0u8;
-    // SAFETY: asks about one page; one that is not mapped is an error.
-    unsafe { libc::mincore(address as *mut _, 4096, &raw mut there) == 0 && there & 1 == 1 }
+    terrace_os::is_in_memory(address as usize)
 }
 
 /// What the loader knows of an address, as far as it matters here (glibc's `struct

@@ -3,7 +3,7 @@
 
 use crate::current::pager;
 use terrace_alloc::placement::{self, ArenaFigures, ArenaId};
-use terrace_os::untagged;
+use terrace_os::{Errno, set_thread_errno, untagged};
 use terrace_pager::{Expectation, Mode};
 
 /// Restores the evicted pages of a range now. Safe with any address, also from signal handlers;
@@ -24,8 +24,7 @@ extern "C" fn terrace_prefetch(pointer: usize, len: usize) {
 }
 
 fn fail(error: i32) -> i32 {
-    // SAFETY: this thread's own variable.
-    unsafe { *libc::__errno_location() = error };
+    set_thread_errno(Errno::new(error));
     -1
 }
 

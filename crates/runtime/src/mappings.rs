@@ -18,8 +18,7 @@ const MADV_DONTNEED_LOCKED: i32 = 24;
 const MADV_GUARD_INSTALL: i32 = 102;
 
 fn failed<T>(errno: Errno, value: T) -> T {
-    // SAFETY: the C library's thread-local errno.
-    unsafe { *libc::__errno_location() = errno.into_raw() };
+    sys::set_thread_errno(errno);
     value
 }
 

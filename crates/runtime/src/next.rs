@@ -48,8 +48,7 @@ impl Drop for Internal {
 
 /// Sets `errno` to ENOSYS, and returns `value`: for a call that the C library does not have.
 pub(crate) fn no_such_call<T>(value: T) -> T {
-    // SAFETY: the C library's thread-local errno.
-    unsafe { *libc::__errno_location() = libc::ENOSYS };
+    sys::set_thread_errno(sys::Errno::ENOSYS);
     value
 }
 
@@ -58,8 +57,7 @@ pub(crate) fn result(result: Result<usize, sys::Errno>) -> libc::c_long {
     match result {
         Ok(value) => value as libc::c_long,
         Err(errno) => {
-            // SAFETY: the C library's thread-local errno.
-            unsafe { *libc::__errno_location() = errno.into_raw() };
+            sys::set_thread_errno(errno);
             -1
         }
     }

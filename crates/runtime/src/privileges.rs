@@ -33,14 +33,12 @@ fn start_first() {
 const UNCHANGED: u32 = u32::MAX;
 
 fn changes_user(users: &[u32]) -> bool {
-    // SAFETY: no arguments.
-    let own = unsafe { [libc::getuid(), libc::geteuid()] };
+    let own = [sys::user_id(), sys::effective_user_id()];
     users.iter().any(|user| *user != UNCHANGED && own.iter().any(|own| own != user))
 }
 
 fn changes_group(groups: &[u32]) -> bool {
-    // SAFETY: no arguments.
-    let own = unsafe { [libc::getgid(), libc::getegid()] };
+    let own = [sys::group_id(), sys::effective_group_id()];
     groups.iter().any(|group| *group != UNCHANGED && own.iter().any(|own| own != group))
 }
 

@@ -347,8 +347,7 @@ pub(crate) fn with_tasks_given_back<R>(make: impl Fn() -> R, refused: impl Fn(&R
 
 /// Whether a call that returns a process id was refused for want of tasks.
 fn lacks_task(process: &i32) -> bool {
-    // SAFETY: the C library's thread-local errno.
-    *process == -1 && unsafe { *libc::__errno_location() } == libc::EAGAIN
+    *process == -1 && sys::thread_errno() == sys::Errno::EAGAIN
 }
 
 /// `fork`. Its handlers are ours, so this only handles a fork that the kernel refuses.
@@ -864,6 +863,5 @@ extern "C" fn __wrap_syscall(
 
 /// Ends the process at once.
 pub fn exit_now(status: i32) -> ! {
-    // SAFETY: no destructor of ours matters.
-    unsafe { libc::_exit(status) }
+    sys::exit_process(status)
 }

@@ -81,12 +81,7 @@ impl Code {
 
 /// Reads what can be read of a process's memory from `address` on; returns how many bytes.
 fn read(process: i32, address: u64, into: &mut [u8]) -> usize {
-    let local = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
-    let remote = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: into.len() };
-    // SAFETY: writes into the slice at most; the other address is the kernel's to check.
-    let read =
-        unsafe { libc::process_vm_readv(process, &raw const local, 1, &raw const remote, 1, 0) };
-    usize::try_from(read).unwrap_or(0)
+    terrace_os::read_memory_of(process, address, into).unwrap_or(0)
 }
 
 #[cfg(test)]

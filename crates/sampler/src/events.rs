@@ -85,42 +85,26 @@ impl From<io::Error> for OpenError {
 
 /// A ring's memory.
 struct Mapping {
-    start: *mut libc::c_void,
+    start: usize,
     len: usize,
 }
-
-// SAFETY: an address and a length; what is behind it is the ring's.
-unsafe impl Send for Mapping {}
 
 impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: mapped by `Mapping::of`, and the ring over it is dropped with it.
-        unsafe { libc::munmap(self.start, self.len) };
+        unsafe { terrace_os::unmap(self.start, self.len) };
     }
 }
 
 impl Mapping {
     fn of(event: &OwnedFd) -> io::Result<(Mapping, Ring)> {
-        // SAFETY: a question without arguments in memory.
-        let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
+        let page = terrace_os::page_bytes();
         let len = page + DATA_LEN;
-        // SAFETY: a new mapping, where the kernel likes.
-        let start = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                len,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED,
-                event.as_raw_fd(),
-                0,
-            )
-        };
-        if start == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
+        let start = terrace_os::map_shared_anywhere(event.as_raw_fd(), len)
+            .map_err(terrace_os::io_error)?;
         // SAFETY: the event's mapping, which lives as long as the ring: they are kept together, and
         // nothing else reads it.
-        let ring = unsafe { Ring::new(start.cast(), page, DATA_LEN) };
+        let ring = unsafe { Ring::new(start as *mut u8, page, DATA_LEN) };
         Ok((Mapping { start, len }, ring))
     }
 }
@@ -240,8 +224,7 @@ impl Events {
 }
 
 fn cpus() -> i32 {
-    // SAFETY: a question without arguments in memory.
-    unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) }.max(1) as i32
+    terrace_os::configured_cpus() as i32
 }
 
 fn open_one(thread: i32, cpu: i32, whose: Whose, request: &Request) -> io::Result<OwnedFd> {

@@ -335,8 +335,7 @@ impl Hardware {
     pub fn counts_here(kind: Kind) -> bool {
         const LEN: usize = 64 << 20;
         const LONGEST: Duration = Duration::from_millis(100);
-        // SAFETY: no arguments.
-        let thread = unsafe { libc::gettid() };
+        let thread = terrace_os::thread_id();
         // (Some kernels sample no single threads by IBS.)
         let opened = Hardware::open(kind, Whose::Threads(&[thread]))
             .or_else(|_| Hardware::open(kind, Whose::Everybody));

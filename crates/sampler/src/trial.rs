@@ -10,6 +10,7 @@ use crate::events::{OpenError, Whose};
 use crate::hardware::{Hardware, Kind};
 use std::io;
 use std::time::{Duration, Instant};
+use terrace_os::{Errno, io_error, set_limit, wait_for_child};
 
 /// What a child says by its exit status, beside an error's number: that a source counts, and that
 /// it counts nothing.
@@ -74,15 +75,13 @@ fn verdict(outcome: io::Result<Outcome>, blind: &'static str) -> Result<(), Open
 
 fn in_child(judge: impl FnOnce() -> u8) -> io::Result<Outcome> {
     let child = Child::of(judge)?;
-    let mut status = 0;
-    loop {
-        // SAFETY: our own child, and a status to be written.
-        match unsafe { libc::waitpid(child.0, &raw mut status, 0) } {
-            -1 if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => {}
-            -1 => return Err(io::Error::last_os_error()),
-            _ => break,
+    let status = loop {
+        match wait_for_child(child.0, 0) {
+            Ok((_, status)) => break status,
+            Err(Errno::EINTR) => {}
+            Err(errno) => return Err(io_error(errno)),
         }
-    }
+    };
     std::mem::forget(child);
     Ok(if libc::WIFEXITED(status) {
         Outcome::Status(libc::WEXITSTATUS(status) as u8)
@@ -100,23 +99,16 @@ impl Child {
         let parent = std::process::id();
         // SAFETY: the C library's own fork, after which it can allocate; the child leaves by _exit,
         // so nothing of this frame is used twice.
-        match unsafe { libc::fork() } {
-            -1 => Err(io::Error::last_os_error()),
+        match unsafe { terrace_os::fork() }.map_err(io_error)? {
             0 => {
-                let (no_core, seconds) =
-                    (libc::rlimit { rlim_cur: 0, rlim_max: 0 }, LONGEST.as_secs());
-                let no_longer = libc::rlimit { rlim_cur: seconds, rlim_max: seconds };
-                // SAFETY: all of them concern this child alone.
-                let orphan = unsafe {
-                    libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-                    libc::setrlimit(libc::RLIMIT_CORE, &raw const no_core);
-                    libc::setrlimit(libc::RLIMIT_CPU, &raw const no_longer);
-                    // A parent that ended before that signal was asked for sends none.
-                    libc::getppid() as u32 != parent
-                };
+                let seconds = LONGEST.as_secs();
+                let _ = terrace_os::signal_at_parents_end(libc::SIGKILL);
+                let _ = set_limit(libc::RLIMIT_CORE, 0, 0);
+                let _ = set_limit(libc::RLIMIT_CPU, seconds, seconds);
+                // A parent that ended before that signal was asked for sends none.
+                let orphan = terrace_os::parent_id() as u32 != parent;
                 let status = if orphan { COUNTS_NOTHING } else { act() };
-                // SAFETY: ends the child.
-                unsafe { libc::_exit(status.into()) }
+                terrace_os::exit_process(status.into())
             }
             child => Ok(Child(child)),
         }
@@ -124,23 +116,14 @@ impl Child {
 
     /// How long the child has run.
     fn running(&self) -> Duration {
-        let (mut clock, mut time) = (0, libc::timespec { tv_sec: 0, tv_nsec: 0 });
-        // SAFETY: both write what they are given.
-        let known = unsafe {
-            libc::clock_getcpuclockid(self.0, &raw mut clock) == 0
-                && libc::clock_gettime(clock, &raw mut time) == 0
-        };
-        if known { Duration::new(time.tv_sec as u64, time.tv_nsec as u32) } else { Duration::ZERO }
+        terrace_os::process_cpu_ns(self.0).map_or(Duration::ZERO, Duration::from_nanos)
     }
 }
 
 impl Drop for Child {
     fn drop(&mut self) {
-        // SAFETY: our own child, which is waited for here.
-        unsafe {
-            libc::kill(self.0, libc::SIGKILL);
-            libc::waitpid(self.0, std::ptr::null_mut(), 0);
-        }
+        let _ = terrace_os::signal_by_id(self.0, libc::SIGKILL);
+        let _ = wait_for_child(self.0, 0);
     }
 }
 

@@ -657,8 +657,8 @@ fn know(class: usize, pages: usize) -> bool {
 
 /// The shard for what a thread allocates next to nothing.
 fn own_shard() -> usize {
-    // SAFETY: an address that each thread has of its own, and which never changes.
-    let thread = unsafe { libc::__errno_location() } as usize;
+    // An address that each thread has of its own, and which never changes.
+    let thread = sys::thread_pointer();
     (thread >> 6).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (usize::BITS - SHARDS.ilog2())
 }
 

@@ -59,18 +59,17 @@ fn mappings(count: &str) -> Row {
 
 fn address_space() -> Row {
     let name = "address space";
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the struct is ours to write.
-    if unsafe { libc::getrlimit(libc::RLIMIT_AS, &mut limit) } != 0 {
-        return Row::unreadable(name, "RLIMIT_AS", &std::io::Error::last_os_error());
-    }
-    if limit.rlim_cur == libc::RLIM_INFINITY {
+    let limit = match terrace_os::limit_of(libc::RLIMIT_AS) {
+        Ok((limit, _)) => limit,
+        Err(errno) => return Row::unreadable(name, "RLIMIT_AS", &terrace_os::io_error(errno)),
+    };
+    if limit == libc::RLIM_INFINITY {
         return Row::ok(name, "not limited (RLIMIT_AS)", "reservations are free");
     }
     Row::new(
         name,
         Status::Warn,
-        format!("limited to {} (RLIMIT_AS)", bytes(limit.rlim_cur)),
+        format!("limited to {} (RLIMIT_AS)", bytes(limit)),
         "Terrace's reservations count against it, and the program may run out of addresses",
         "raise it with ulimit -v unlimited",
     )

@@ -69,8 +69,7 @@ fn read_own_entry() -> io::Result<()> {
 /// Asks about the page under a variable that has just been written, which is present for certain.
 fn scan_own_stack() -> io::Result<()> {
     let pagemap = File::open("/proc/self/pagemap")?;
-    // SAFETY: sysconf with a constant reads no memory of ours.
-    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as u64;
+    let page = terrace_os::page_bytes() as u64;
     let witness = std::hint::black_box([1u8; 8]);
     let start = witness.as_ptr() as u64 & !(page - 1);
     let mut found = [Found::default(); 1];
@@ -87,10 +86,8 @@ fn scan_own_stack() -> io::Result<()> {
     // SAFETY: the request encodes the size of the argument; the kernel writes at most
     // `found_length` entries to `found`, which lives through the call, and only reads the page
     // table of the range.
-    let count = unsafe { libc::ioctl(pagemap.as_raw_fd(), IOC_SCAN, &mut argument) };
-    if count < 0 {
-        return Err(io::Error::last_os_error());
-    }
+    let count = unsafe { terrace_os::ioctl(pagemap.as_raw_fd(), IOC_SCAN, &mut argument) }
+        .map_err(terrace_os::io_error)?;
     let [first] = std::hint::black_box(found);
     if count != 1
         || first.start != start

@@ -10,9 +10,7 @@ const CAP_SYS_NICE: u32 = 23;
 pub fn rows() -> Vec<Row> {
     match read("/proc/self/status") {
         Ok(status) => {
-            // SAFETY: geteuid has no arguments and cannot fail.
-            let user = unsafe { libc::geteuid() };
-            vec![privileges(user, &status), seccomp(&status)]
+            vec![privileges(terrace_os::effective_user_id(), &status), seccomp(&status)]
         }
         Err(error) => ["privileges", "seccomp"]
             .map(|name| Row::unreadable(name, "/proc/self/status", &error))

@@ -2,8 +2,8 @@
 //! moving a page work?
 //!
 //! Constants and layouts are those of the kernel's `include/uapi/linux/userfaultfd.h` (6.8), spelt
-//! out here because the doctor must also run where the installed headers are older. The pager has
-//! its own system layer: the doctor probes the kernel, not our use of it.
+//! out here because the doctor must also run where the installed headers are older. The pager's
+//! requests are not used here: the doctor probes the kernel, not our use of it.
 
 use super::row::{Row, Status, read};
 use std::fs::File;
@@ -11,7 +11,6 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 const API: u64 = 0xAA;
-const IOC_NEW: u64 = 0xAA00; // _IO(0xAA, 0)
 const IOC_API: u64 = 0xC018_AA3F; // _IOWR(0xAA, 0x3F, 24 bytes)
 const IOC_REGISTER: u64 = 0xC020_AA00; // _IOWR(0xAA, 0, 32 bytes)
 const IOC_MOVE: u64 = 0xC028_AA05; // _IOWR(0xAA, 5, 40 bytes)
@@ -234,23 +233,17 @@ fn move_row(features: Option<u64>, moved: io::Result<()>) -> Row {
 
 fn open(way: Way) -> io::Result<OwnedFd> {
     let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
-    let number = match way {
+    let made = match way {
         Way::Device => {
             let device = File::options().read(true).write(true).open("/dev/userfaultfd")?;
-            // SAFETY: this request takes flags by value and returns a new descriptor; no memory is
-            // involved.
-            unsafe { libc::ioctl(device.as_raw_fd(), IOC_NEW, flags as libc::c_ulong) }
+            terrace_os::new_userfaultfd(Some(device.as_raw_fd()), flags)
         }
         Way::SystemCall | Way::UserModeOnly => {
             let flags = if way == Way::UserModeOnly { flags | USER_MODE_ONLY } else { flags };
-            // SAFETY: the call takes flags by value and returns a new descriptor; no memory is
-            // involved.
-            unsafe { libc::syscall(libc::SYS_userfaultfd, flags) as i32 }
+            terrace_os::new_userfaultfd(None, flags)
         }
     };
-    if number < 0 {
-        return Err(io::Error::last_os_error());
-    }
+    let number = made.map_err(terrace_os::io_error)?;
     // SAFETY: the kernel has just made this descriptor for us; nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
@@ -266,7 +259,7 @@ fn handshake(descriptor: &OwnedFd) -> io::Result<u64> {
 /// Moves one page between two small private mappings and reads it back. The handshake must be made.
 fn try_move(descriptor: &OwnedFd) -> io::Result<()> {
     const MARK: u64 = 0x7e44_ace0_0bad_cafe;
-    let page = page_bytes();
+    let page = terrace_os::page_bytes();
     let (source, destination) = (Mapping::new(page)?, Mapping::new(page)?);
     source.write(MARK);
     let mut register = RegisterArgument {
@@ -317,15 +310,8 @@ fn ioctl<T>(descriptor: &OwnedFd, request: u64, argument: &mut T) -> io::Result<
     // SAFETY: each request of this module is used with the repr(C) struct whose size it encodes, so
     // the kernel reads and writes within `argument`; the addresses in it are of mappings that
     // this module owns.
-    match unsafe { libc::ioctl(descriptor.as_raw_fd(), request, std::ptr::from_mut(argument)) } {
-        0.. => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
-
-fn page_bytes() -> usize {
-    // SAFETY: sysconf with a constant reads no memory of ours.
-    unsafe { libc::sysconf(libc::_SC_PAGESIZE) as usize }
+    let done = unsafe { terrace_os::ioctl(descriptor.as_raw_fd(), request, argument) };
+    done.map(drop).map_err(terrace_os::io_error)
 }
 
 /// A private anonymous mapping of one page.
@@ -336,15 +322,8 @@ struct Mapping {
 
 impl Mapping {
     fn new(bytes: usize) -> io::Result<Self> {
-        let (protection, flags) =
-            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: without MAP_FIXED the kernel chooses an unused range, so no existing mapping is
-        // touched.
-        let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, -1, 0) };
-        if start == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        Ok(Mapping { start: start.cast(), bytes })
+        let start = terrace_os::map_anywhere(bytes, libc::PROT_READ | libc::PROT_WRITE);
+        Ok(Mapping { start: start.map_err(terrace_os::io_error)? as *mut u64, bytes })
     }
 
     fn address(&self) -> u64 {
@@ -366,7 +345,7 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: exactly the range that `new` mapped; no reference into it was ever given out.
-        unsafe { libc::munmap(self.start.cast(), self.bytes) };
+        unsafe { terrace_os::unmap(self.start as usize, self.bytes) };
     }
 }
 

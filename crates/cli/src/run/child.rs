@@ -16,12 +16,12 @@ use crate::run::disposition;
 use crate::run::service::Manager;
 use crate::run::witness::Witness;
 use std::io::{self, Read, Write};
-use std::mem::MaybeUninit;
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
+use terrace_os::{TakenSignal, mask_of, process_group_of, signal_by_id, take_signal};
 
 /// Signals passed on; the real-time ones are added to them. Not here: those that report a fault of
 /// the receiver itself, those that cannot be caught, SIGCHLD, and SIGTTIN/SIGTTOU, which are about
@@ -97,28 +97,28 @@ pub fn run(
     meanwhile: impl FnMut(u32, Moment) -> Duration,
 ) -> io::Result<Ended> {
     let signals = forwarded_and_child();
-    let mask_before = block(&signals);
-    let child_ignored = disposition::is_ignored(libc::SIGCHLD);
+    let mask_before = terrace_os::block_also(signals);
+    let child_ignored = terrace_os::is_ignored(libc::SIGCHLD);
     let pipe_ignored = disposition::sigpipe_was_ignored();
     let size_limit_ignored = disposition::ignores_size_limit();
     if child_ignored {
         // Otherwise the kernel would drop the program's exit status.
-        set_disposition(libc::SIGCHLD, libc::SIG_DFL);
+        let _ = terrace_os::restore_default(libc::SIGCHLD);
     }
     // SAFETY: between fork and exec the closure makes a few system calls that are
     // async-signal-safe, allocates nothing and takes no lock; what it reads was copied into it.
     unsafe {
         command.pre_exec(move || {
             if child_ignored {
-                set_disposition(libc::SIGCHLD, libc::SIG_IGN);
+                let _ = terrace_os::ignore_signal(libc::SIGCHLD);
             }
             if pipe_ignored {
-                set_disposition(libc::SIGPIPE, libc::SIG_IGN);
+                let _ = terrace_os::ignore_signal(libc::SIGPIPE);
             }
             if size_limit_ignored {
-                set_disposition(libc::SIGXFSZ, libc::SIG_DFL);
+                let _ = terrace_os::restore_default(libc::SIGXFSZ);
             }
-            libc::pthread_sigmask(libc::SIG_SETMASK, &mask_before, std::ptr::null_mut());
+            terrace_os::restore_signals(mask_before);
             Ok(())
         });
     }
@@ -129,7 +129,7 @@ pub fn run(
     let_go_of_pipes();
     // After the program, which so is the first child of this process.
     let witness = Witness::start();
-    let end = supervise(pid, &signals, witness, meanwhile);
+    let end = supervise(pid, signals, witness, meanwhile);
     let elapsed = started.elapsed();
     // A manager that takes our word learns from our end how the program ended.
     manager.notify_main(std::process::id());
@@ -143,18 +143,15 @@ fn start(mut command: Command, manager: &Manager) -> io::Result<libc::pid_t> {
     // Closed by exec.
     let (mut ours, mut childs) = UnixStream::pair()?;
     // SAFETY: this process has one thread, so the child may do whatever its parent may.
-    let pid = unsafe { libc::fork() };
-    if pid < 0 {
-        return Err(io::Error::last_os_error());
-    }
+    let pid = unsafe { terrace_os::fork() }.map_err(terrace_os::io_error)?;
     if pid == 0 {
         drop(ours);
         manager.name(&mut command, std::process::id());
         let _ = childs.read(&mut [0]);
         let error = command.exec();
         let _ = childs.write_all(&error.raw_os_error().unwrap_or(libc::EIO).to_ne_bytes());
-        // SAFETY: no destructor of ours matters.
-        unsafe { libc::_exit(127) };
+        // No destructor of ours matters.
+        terrace_os::exit_process(127);
     }
     drop(childs);
     manager.notify_main(pid as u32);
@@ -164,8 +161,7 @@ fn start(mut command: Command, manager: &Manager) -> io::Result<libc::pid_t> {
         return Ok(pid);
     }
     manager.notify_main(std::process::id());
-    // SAFETY: the child is ours and not waited for yet; its status is not asked for.
-    unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) };
+    let _ = terrace_os::wait_for_child(pid, 0);
     Err(io::Error::from_raw_os_error(i32::from_ne_bytes(error)))
 }
 
@@ -173,8 +169,8 @@ fn start(mut command: Command, manager: &Manager) -> io::Result<libc::pid_t> {
 /// processes in which the library moves pages are such. Elsewhere they would stay as zombies where
 /// process 1 of a container reaps nothing.
 fn adopt_orphans() {
-    // SAFETY: no memory is involved. Where it is refused, orphans go where they always went.
-    unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) };
+    // Where it is refused, orphans go where they always went.
+    let _ = terrace_os::become_subreaper();
 }
 
 /// Waits a moment for the processes in which the library moved pages: they hold the program's
@@ -209,34 +205,14 @@ fn let_go_of_pipes() {
         return;
     };
     for ours in [libc::STDIN_FILENO, libc::STDOUT_FILENO] {
-        // SAFETY: replaces descriptors that nothing else in this process owns.
-        unsafe { libc::dup2(nowhere.as_raw_fd(), ours) };
-    }
-}
-
-/// Waits for a signal: its number, code and sender. `None` if the time is up, or this process was
-/// stopped and continued.
-fn next(signals: &libc::sigset_t, wait: Duration) -> Option<(i32, i32, libc::pid_t)> {
-    let wait = libc::timespec {
-        tv_sec: wait.as_secs() as libc::time_t,
-        tv_nsec: wait.subsec_nanos().into(),
-    };
-    let mut info = MaybeUninit::<libc::siginfo_t>::uninit();
-    // SAFETY: set and time are initialised and `info` is writable; it is read only if the call
-    // succeeded and so filled it.
-    unsafe {
-        let signal = libc::sigtimedwait(signals, info.as_mut_ptr(), &wait);
-        if signal < 0 {
-            return None;
-        }
-        let info = info.assume_init();
-        Some((signal, info.si_code, info.si_pid()))
+        // Nothing else in this process owns these.
+        let _ = terrace_os::duplicate_onto(nowhere.as_raw_fd(), ours);
     }
 }
 
 fn supervise(
     child: libc::pid_t,
-    signals: &libc::sigset_t,
+    signals: u64,
     mut witness: Option<Witness>,
     mut meanwhile: impl FnMut(u32, Moment) -> Duration,
 ) -> End {
@@ -259,7 +235,10 @@ fn supervise(
         }
         let rest = witness.as_mut().map_or(LONGEST_WAIT, Witness::rest);
         let wait = again.saturating_sub(called.elapsed()).min(LONGEST_WAIT).min(rest);
-        let Some((signal, code, sender)) = next(signals, wait) else { continue };
+        // (An error if the time is up, or this process was stopped and continued.)
+        let Ok(TakenSignal { number: signal, code, sender }) = take_signal(signals, wait) else {
+            continue;
+        };
         if signal == libc::SIGCHLD {
             continue;
         }
@@ -269,9 +248,8 @@ fn supervise(
         if !witness.as_mut().is_some_and(|witness| witness.saw(signal, child, came_to_it))
             && !came_to_it
         {
-            // SAFETY: no memory is involved. The child has not been waited for, so the number is
-            // still its own.
-            unsafe { libc::kill(child, signal) };
+            // The child has not been waited for, so the number is still its own.
+            let _ = signal_by_id(child, signal);
         }
     }
 }
@@ -286,7 +264,9 @@ pub fn stay(others: &mut GoingOn, mut look: impl FnMut(&mut GoingOn) -> Option<D
         // Orphans, and the witness if it was killed.
         reap(0);
         let wait = wait.min(witness.as_mut().map_or(LONGEST_WAIT, Witness::rest));
-        let Some((signal, code, _)) = next(&signals, wait) else { continue };
+        let Ok(TakenSignal { number: signal, code, .. }) = take_signal(signals, wait) else {
+            continue;
+        };
         let is_of_kernel = code > 0;
         if signal == libc::SIGTSTP && is_of_kernel {
             stop_with_it();
@@ -297,12 +277,9 @@ pub fn stay(others: &mut GoingOn, mut look: impl FnMut(&mut GoingOn) -> Option<D
                     || is_of_kernel;
             for other in others.managed() {
                 let other = other as libc::pid_t;
-                // SAFETY: these calls have no pointers. The number was that of a process of the run
-                // a moment ago.
-                unsafe {
-                    if !went_to_group || libc::getpgid(other) != libc::getpgrp() {
-                        libc::kill(other, signal);
-                    }
+                // The number was that of a process of the run a moment ago.
+                if !went_to_group || process_group_of(other) != process_group_of(0) {
+                    let _ = signal_by_id(other, signal);
                 }
             }
         }
@@ -330,12 +307,9 @@ enum News {
 fn reap(child: libc::pid_t) -> Option<News> {
     let mut news = None;
     loop {
-        let mut status = 0;
-        // SAFETY: `status` is writable; the call touches no other memory.
-        let pid = unsafe {
-            libc::waitpid(-1, &mut status, libc::WNOHANG | libc::WUNTRACED | libc::WCONTINUED)
-        };
-        if pid <= 0 {
+        let options = libc::WNOHANG | libc::WUNTRACED | libc::WCONTINUED;
+        let Ok((pid, status)) = terrace_os::wait_for_child(-1, options) else { return news };
+        if pid == 0 {
             return news;
         }
         if pid != child {
@@ -362,61 +336,26 @@ fn stop_with_it() {
     if std::fs::File::open("/dev/tty").is_err() {
         return;
     }
-    let only_stop = set_of(&[libc::SIGTSTP]);
-    // SAFETY: the set is initialised; a null pointer means that the old mask is not asked for.
-    unsafe {
-        libc::kill(libc::getpid(), libc::SIGTSTP);
-        libc::pthread_sigmask(libc::SIG_UNBLOCK, &only_stop, std::ptr::null_mut());
-        libc::pthread_sigmask(libc::SIG_BLOCK, &only_stop, std::ptr::null_mut());
-    }
+    let only_stop = mask_of(&[libc::SIGTSTP]);
+    let _ = signal_by_id(terrace_os::process_id(), libc::SIGTSTP);
+    terrace_os::unblock(only_stop);
+    terrace_os::block_also(only_stop);
 }
 
 /// Dies of `signal` as the program did, without a core file of our own. Returns only if the signal
 /// does not kill us (process 1 of a container).
 fn die_of(signal: i32) {
-    let no_core = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    let only_it = set_of(&[signal]);
-    // SAFETY: all pointers are to initialised values of this frame or null where that means "not
-    // asked for".
-    unsafe {
-        libc::setrlimit(libc::RLIMIT_CORE, &no_core);
-        // A core_pattern that is a pipe does not ask for the limit.
-        libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0);
-        set_disposition(signal, libc::SIG_DFL);
-        libc::kill(libc::getpid(), signal);
-        libc::pthread_sigmask(libc::SIG_UNBLOCK, &only_it, std::ptr::null_mut());
-    }
+    let _ = terrace_os::set_limit(libc::RLIMIT_CORE, 0, 0);
+    // A core_pattern that is a pipe does not ask for the limit.
+    let _ = terrace_os::forbid_dumps();
+    let _ = terrace_os::restore_default(signal);
+    let _ = signal_by_id(terrace_os::process_id(), signal);
+    terrace_os::unblock(mask_of(&[signal]));
 }
 
-fn forwarded_and_child() -> libc::sigset_t {
+fn forwarded_and_child() -> u64 {
     let mut all = FORWARDED.to_vec();
     all.push(libc::SIGCHLD);
     all.extend(libc::SIGRTMIN()..=libc::SIGRTMAX());
-    set_of(&all)
-}
-
-/// A set of signals.
-pub fn set_of(signals: &[i32]) -> libc::sigset_t {
-    let mut set = MaybeUninit::uninit();
-    // SAFETY: sigemptyset initialises the whole set before anything reads it.
-    unsafe {
-        libc::sigemptyset(set.as_mut_ptr());
-        for signal in signals {
-            libc::sigaddset(set.as_mut_ptr(), *signal);
-        }
-        set.assume_init()
-    }
-}
-
-/// Blocks `signals` and returns the mask from before.
-fn block(signals: &libc::sigset_t) -> libc::sigset_t {
-    let mut before = set_of(&[]);
-    // SAFETY: both sets are initialised and the second is ours to write.
-    unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, signals, &mut before) };
-    before
-}
-
-fn set_disposition(signal: i32, disposition: libc::sighandler_t) {
-    // SAFETY: default and ignore run no code of ours; the call is async-signal-safe.
-    unsafe { libc::signal(signal, disposition) };
+    mask_of(&all)
 }

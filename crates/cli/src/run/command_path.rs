@@ -110,9 +110,7 @@ fn executable(file: &Path) -> Option<bool> {
         Ok(about) if !about.is_file() => Some(false),
         Ok(_) => {
             let name = std::ffi::CString::new(file.as_os_str().to_owned().into_vec()).ok()?;
-            // SAFETY: `name` is a NUL-terminated string that lives through the call, which writes
-            // nothing.
-            Some(unsafe { libc::access(name.as_ptr(), libc::X_OK) } == 0)
+            Some(terrace_os::may_execute(&name))
         }
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => Some(false),
         Err(_) => None,

@@ -10,11 +10,10 @@ use anyhow::{Result, anyhow};
 use serde::{Deserialize, Serialize};
 use std::fs::{DirBuilder, File};
 use std::io;
-use std::mem::MaybeUninit;
-use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use terrace_os::effective_user_id as own_user;
 
 /// Set for every process of a run, and so the sign of being inside one.
 pub const RUN_DIR_VARIABLE: &str = "TERRACE_RUN_DIR";
@@ -131,7 +130,7 @@ fn has_processes(path: &Path) -> bool {
 
 /// Whether a process has the lock of a run's directory.
 fn is_live(path: &Path) -> bool {
-    open_lock(path).is_ok_and(|lock| !try_lock(&lock, libc::LOCK_SH))
+    open_lock(path).is_ok_and(|lock| lock.try_lock_shared().is_err())
 }
 
 /// A run's directory, which is removed when this value is dropped.
@@ -191,7 +190,7 @@ impl RunDir {
                     let _ = std::fs::remove_dir(&path);
                 })?;
             // A run that came before the lock took the directory for abandoned.
-            if try_lock(&lock, libc::LOCK_EX)
+            if lock.try_lock().is_ok()
                 && path.join(LOCK).symlink_metadata().is_ok_and(|there| is_same(&there, &lock))
             {
                 return Ok(RunDir { path, _lock: lock });
@@ -230,7 +229,7 @@ fn remove_abandoned(place: &Path) {
             continue;
         }
         let Ok(lock) = open_lock(&path) else { continue };
-        if try_lock(&lock, libc::LOCK_EX) && !has_processes(&path) {
+        if lock.try_lock().is_ok() && !has_processes(&path) {
             remove(&path);
         }
     }
@@ -249,6 +248,8 @@ fn directories(place: &Path) -> impl Iterator<Item = PathBuf> {
     named.filter(|path| path.symlink_metadata().is_ok_and(|about| about.is_dir()))
 }
 
+/// The file that is locked until it is closed, by the end of a process too. A run locks it alone;
+/// those that look whether it lives do so beside others.
 fn open_lock(path: &Path) -> io::Result<File> {
     File::options()
         .write(true)
@@ -260,33 +261,15 @@ fn is_same(there: &std::fs::Metadata, file: &File) -> bool {
     file.metadata().is_ok_and(|about| (about.dev(), about.ino()) == (there.dev(), there.ino()))
 }
 
-/// Locks a file until it is closed, by the end of this process too: alone (LOCK_EX), or beside
-/// others that look (LOCK_SH). False if another has it.
-fn try_lock(file: &File, how: i32) -> bool {
-    // SAFETY: no memory is involved.
-    unsafe { libc::flock(file.as_raw_fd(), how | libc::LOCK_NB) == 0 }
-}
-
 /// Whether a place takes the pages of some processes, as far as can be known.
 fn has_room(place: &Path) -> bool {
     let Ok(path) = std::ffi::CString::new(place.as_os_str().as_bytes()) else { return false };
-    let mut about = MaybeUninit::<libc::statvfs>::uninit();
-    // SAFETY: the path ends with a NUL; the structure is read only if the call succeeded and so
-    // filled it.
-    let about = unsafe {
-        if libc::statvfs(path.as_ptr(), about.as_mut_ptr()) != 0 {
-            return true;
-        }
-        about.assume_init()
-    };
+    let Ok(about) = terrace_os::file_system_at(&path) else { return true };
+    // As statvfs(3) has it, where a file system tells no other unit.
+    let unit = if about.f_frsize == 0 { about.f_bsize } else { about.f_frsize };
     // Without a limit there are none in all.
-    let room = about.f_blocks == 0 || about.f_bavail.saturating_mul(about.f_frsize) >= ROOM_BYTES;
-    room && (about.f_files == 0 || about.f_favail >= ROOM_FILES)
-}
-
-fn own_user() -> u32 {
-    // SAFETY: geteuid has no arguments and cannot fail.
-    unsafe { libc::geteuid() }
+    let room = about.f_blocks == 0 || about.f_bavail.saturating_mul(unit as u64) >= ROOM_BYTES;
+    room && (about.f_files == 0 || about.f_ffree >= ROOM_FILES)
 }
 
 fn usable(directory: &Path) -> bool {
@@ -296,18 +279,14 @@ fn usable(directory: &Path) -> bool {
 
 fn random() -> io::Result<u128> {
     let mut bytes = [0u8; 16];
-    // SAFETY: the buffer is writable for exactly the length given. Up to 256 bytes come whole or
-    // not at all.
-    let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
-    if got != bytes.len() as isize {
-        return Err(io::Error::last_os_error());
-    }
+    terrace_os::fill_randomly(&mut bytes).map_err(terrace_os::io_error)?;
     Ok(u128::from_ne_bytes(bytes))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::AsRawFd;
 
     #[test]
     fn it_is_private_and_goes_with_its_content() {

@@ -3,6 +3,7 @@
 //! should find both as the caller left them, as it would without us.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use terrace_os::{ignore_signal, is_ignored};
 
 static IGNORED: AtomicBool = AtomicBool::new(false);
 
@@ -17,8 +18,7 @@ static SIZE_LIMIT_IGNORED: AtomicBool = AtomicBool::new(true);
 /// that ends this process.
 pub fn ignore_size_limit() {
     SIZE_LIMIT_IGNORED.store(is_ignored(libc::SIGXFSZ), Relaxed);
-    // SAFETY: runs no code of ours.
-    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+    let _ = ignore_signal(libc::SIGXFSZ);
 }
 
 /// Whether SIGXFSZ is ignored by this process's own choice only.
@@ -28,16 +28,6 @@ pub fn ignores_size_limit() -> bool {
 
 extern "C" fn remember() {
     IGNORED.store(is_ignored(libc::SIGPIPE), Relaxed);
-}
-
-/// Whether this process ignores `signal` now.
-pub fn is_ignored(signal: i32) -> bool {
-    // SAFETY: all-zero is a valid sigaction; the call only writes to it, as the new action is null.
-    unsafe {
-        let mut old: libc::sigaction = std::mem::zeroed();
-        libc::sigaction(signal, std::ptr::null(), &mut old) == 0
-            && old.sa_sigaction == libc::SIG_IGN
-    }
 }
 
 #[used]

@@ -11,7 +11,6 @@
 use crate::run::witness;
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 
@@ -41,10 +40,7 @@ impl Front {
 pub fn leave_behind(first: impl FnOnce(), leave_directory: bool) -> io::Result<Side> {
     let (mut ours, mut its) = UnixStream::pair()?;
     // SAFETY: this process has one thread, so the child may do whatever its parent may.
-    let pid = unsafe { libc::fork() };
-    if pid < 0 {
-        return Err(io::Error::last_os_error());
-    }
+    let pid = unsafe { terrace_os::fork() }.map_err(terrace_os::io_error)?;
     if pid == 0 {
         first();
         drop(ours);
@@ -58,8 +54,7 @@ pub fn leave_behind(first: impl FnOnce(), leave_directory: bool) -> io::Result<S
     drop(its);
     ours.read_exact(&mut [0]).inspect_err(|_| {
         // It ended before it began.
-        // SAFETY: the child is ours and not waited for yet; its status is not asked for.
-        unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) };
+        let _ = terrace_os::wait_for_child(pid, 0);
     })?;
     // Open until this process ends, which tells the keeper so.
     std::mem::forget(ours);
@@ -70,14 +65,7 @@ pub fn leave_behind(first: impl FnOnce(), leave_directory: bool) -> io::Result<S
 /// journal. A terminal has other users by then, and the reader of a pipe or a socket waits for its
 /// end.
 pub fn stderr_stays() -> bool {
-    let mut about = MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: `about` is writable, and read only if the call succeeded and so filled it.
-    let about = unsafe {
-        if libc::fstat(libc::STDERR_FILENO, about.as_mut_ptr()) != 0 {
-            return false;
-        }
-        about.assume_init()
-    };
+    let Ok(about) = terrace_os::file_status(libc::STDERR_FILENO) else { return false };
     // systemd's word for where it has connected standard error.
     let is_journal = || {
         std::env::var("JOURNAL_STREAM")
@@ -89,18 +77,15 @@ pub fn stderr_stays() -> bool {
 /// `stream` leads nowhere once the front has ended: it stands in where there is no /dev/null.
 fn detach(stream: &UnixStream) {
     let stays = stderr_stays();
-    // SAFETY: no memory is involved but the name, which ends with a NUL.
-    unsafe {
-        libc::setsid();
-        libc::prctl(libc::PR_SET_NAME, c"terrace-keeper".as_ptr(), 0, 0, 0);
-    }
+    let _ = terrace_os::new_session();
+    terrace_os::name_thread(c"terrace-keeper");
     witness::rename(c"terrace keeper");
     let nowhere = File::options().read(true).write(true).open("/dev/null");
     let nowhere = nowhere.as_ref().map_or(stream.as_raw_fd(), AsRawFd::as_raw_fd);
     let standard = [libc::STDIN_FILENO, libc::STDOUT_FILENO, libc::STDERR_FILENO];
     for fd in standard.into_iter().filter(|fd| *fd != libc::STDERR_FILENO || !stays) {
-        // SAFETY: replaces descriptors that nothing else in this process owns.
-        unsafe { libc::dup2(nowhere, fd) };
+        // Nothing else in this process owns these.
+        let _ = terrace_os::duplicate_onto(nowhere, fd);
     }
     close_inherited();
 }
@@ -112,13 +97,9 @@ fn close_inherited() {
     let numbers: Vec<i32> =
         all.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
     for fd in numbers.into_iter().filter(|fd| *fd > libc::STDERR_FILENO) {
-        // SAFETY: no memory is involved. A descriptor without the mark has no owner in this
-        // process.
-        unsafe {
-            let flags = libc::fcntl(fd, libc::F_GETFD);
-            if flags >= 0 && flags & libc::FD_CLOEXEC == 0 {
-                libc::close(fd);
-            }
+        // A descriptor without the mark has no owner in this process.
+        if terrace_os::is_closed_by_exec(fd) == Ok(false) {
+            terrace_os::close(fd);
         }
     }
 }

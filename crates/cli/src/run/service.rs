@@ -79,18 +79,9 @@ fn send(to: &OsStr, message: &[u8]) -> std::io::Result<usize> {
 /// The number of this process's file in pidfs (Linux 6.9), which no other process ever has.
 fn own_file() -> Option<u64> {
     const PIDFS: i64 = 0x5049_4446;
-    // SAFETY: no memory is involved; the descriptor is closed below.
-    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, libc::getpid(), 0) } as i32;
-    if fd < 0 {
-        return None;
-    }
-    // SAFETY: all-zero values of both are valid; both buffers are ours to write, and the descriptor
-    // is ours.
-    unsafe {
-        let (mut about, mut place): (libc::stat, libc::statfs) =
-            (std::mem::zeroed(), std::mem::zeroed());
-        let known = libc::fstat(fd, &mut about) == 0 && libc::fstatfs(fd, &mut place) == 0;
-        libc::close(fd);
-        (known && place.f_type == PIDFS).then_some(about.st_ino)
-    }
+    let fd = terrace_os::own_process().ok()?;
+    let (about, place) = (terrace_os::file_status(fd), terrace_os::file_system_of(fd));
+    terrace_os::close(fd);
+    let is_in_pidfs = place.is_ok_and(|place| place.f_type == PIDFS);
+    about.ok().filter(|_| is_in_pidfs).map(|about| about.st_ino)
 }

@@ -8,12 +8,12 @@
 //!
 //! It has no command line and another name, so that no kill by those of `terrace` meets it.
 
-use crate::run::child::set_of;
 use std::ffi::CStr;
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
+use terrace_os::{ALL_SIGNALS, mask_of, process_group_of};
 
 /// Time within which a sender of such a signal reaches each process of a service, one after the
 /// other.
@@ -47,21 +47,20 @@ impl Witness {
         let (socket, its) = UnixStream::pair().ok()?;
         socket.set_read_timeout(Some(ANSWERS_WITHIN)).ok()?;
         // SAFETY: this process has one thread, so the child may do whatever its parent may.
-        match unsafe { libc::fork() } {
+        match unsafe { terrace_os::fork() }.ok()? {
             0 => {
                 drop(socket);
                 testify(its, parent)
             }
-            pid => (pid > 0).then_some(Witness { pid, socket, answers: true, forget_at: None }),
+            pid => Some(Witness { pid, socket, answers: true, forget_at: None }),
         }
     }
 
     /// Whether the witness has got the signal that this process has just got, and so has the
     /// program. For a signal that `came_to_it` for certain, the witness only forgets its own.
     pub fn saw(&mut self, signal: i32, program: libc::pid_t, came_to_it: bool) -> bool {
-        // SAFETY: these calls have no pointers. The program has not been waited for, so the number
-        // is still its own.
-        let same_group = unsafe { libc::getpgid(program) == libc::getpgrp() };
+        // The program has not been waited for, so the number is still its own.
+        let same_group = process_group_of(program) == process_group_of(0);
         await_senders();
         let wait = if same_group && !came_to_it && STOPPING.contains(&signal) {
             ONE_AFTER_THE_OTHER
@@ -78,7 +77,7 @@ impl Witness {
             // second came, that is still pending here: one that is pending stands for any number of
             // them, as ever.
             await_senders();
-            take(&set_of(&[signal]), 0);
+            take(mask_of(&[signal]), 0);
         }
         saw && same_group
     }
@@ -110,9 +109,8 @@ impl Drop for Witness {
     fn drop(&mut self) {
         let _ = self.socket.shutdown(std::net::Shutdown::Both);
         let since = Instant::now();
-        // SAFETY: the status is not asked for. If it has been waited for already, there is no such
-        // child.
-        while unsafe { libc::waitpid(self.pid, std::ptr::null_mut(), libc::WNOHANG) } == 0
+        // If it has been waited for already, there is no such child.
+        while terrace_os::wait_for_child(self.pid, libc::WNOHANG).is_ok_and(|(pid, _)| pid == 0)
             && since.elapsed() < ENDS_WITHIN
         {
             std::thread::sleep(Duration::from_micros(100));
@@ -122,14 +120,11 @@ impl Drop for Witness {
 
 /// The witness: answers until no process asks any more.
 fn testify(mut socket: UnixStream, parent: u32) -> ! {
-    block_all();
+    terrace_os::block_also(ALL_SIGNALS);
     rename(c"");
     leave_everything_but(socket.as_raw_fd());
-    // SAFETY: no memory is involved but the name, which ends with a NUL.
-    unsafe {
-        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
-        libc::prctl(libc::PR_SET_NAME, c"signal-witness".as_ptr(), 0, 0, 0);
-    }
+    let _ = terrace_os::signal_at_parents_end(libc::SIGKILL);
+    terrace_os::name_thread(c"signal-witness");
     // Otherwise it was too late for that.
     while std::os::unix::process::parent_id() == parent {
         let mut question = [[0; 4]; 2];
@@ -137,20 +132,21 @@ fn testify(mut socket: UnixStream, parent: u32) -> ! {
             break;
         }
         let [signal, wait_ms]: Question = question.map(i32::from_ne_bytes);
-        let saw = if signal == 0 { forget_all() } else { take(&set_of(&[signal]), wait_ms) };
+        let saw = if signal == 0 { forget_all() } else { take(mask_of(&[signal]), wait_ms) };
         if socket.write_all(&[saw.into()]).is_err() {
             break;
         }
     }
-    // SAFETY: no destructor of this process's matters: they are its parent's.
-    unsafe { libc::_exit(0) }
+    // No destructor of this process's matters: they are its parent's.
+    terrace_os::exit_process(0)
 }
 
 /// A sender to a group keeps the list of processes locked until all of them have the signal. To set
 /// what is set already waits for that lock, and changes nothing.
 fn await_senders() {
-    // SAFETY: these calls have no pointers.
-    unsafe { libc::setpgid(0, libc::getpgrp()) };
+    if let Ok(group) = process_group_of(0) {
+        let _ = terrace_os::enter_process_group(group);
+    }
 }
 
 fn opposite(signal: i32) -> Option<i32> {
@@ -162,42 +158,24 @@ fn opposite(signal: i32) -> Option<i32> {
 }
 
 fn is_pending(signal: i32) -> bool {
-    let mut pending = set_of(&[]);
-    // SAFETY: the set is initialised and ours to write.
-    unsafe { libc::sigpending(&mut pending) == 0 && libc::sigismember(&pending, signal) == 1 }
+    terrace_os::pending_signals() & mask_of(&[signal]) != 0
 }
 
-fn all_signals() -> libc::sigset_t {
-    let mut all = set_of(&[]);
-    // SAFETY: the set is ours to write.
-    unsafe { libc::sigfillset(&mut all) };
-    all
-}
-
-fn block_all() {
-    // SAFETY: the set is initialised; the old mask is not asked for.
-    unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &all_signals(), std::ptr::null_mut()) };
-}
-
-fn take(signals: &libc::sigset_t, wait_ms: i32) -> bool {
-    let wait = libc::timespec { tv_sec: 0, tv_nsec: i64::from(wait_ms) * 1_000_000 };
-    // SAFETY: set and time are initialised; the signal's sender is not asked for.
-    unsafe { libc::sigtimedwait(signals, std::ptr::null_mut(), &wait) > 0 }
+fn take(signals: u64, wait_ms: i32) -> bool {
+    let wait = Duration::from_millis(u64::try_from(wait_ms).unwrap_or(0));
+    terrace_os::take_signal(signals, wait).is_ok()
 }
 
 fn forget_all() -> bool {
-    while take(&all_signals(), 0) {}
+    while take(ALL_SIGNALS, 0) {}
     false
 }
 
 /// No pipe of the program's is kept open, and no directory in use.
 fn leave_everything_but(fd: i32) {
-    // SAFETY: this process uses no other descriptor; the path ends with a NUL.
-    unsafe {
-        libc::syscall(libc::SYS_close_range, 0, fd - 1, 0);
-        libc::syscall(libc::SYS_close_range, fd + 1, u32::MAX, 0);
-        libc::chdir(c"/".as_ptr());
-    }
+    // SAFETY: this process uses no other descriptor.
+    unsafe { terrace_os::close_all_but(fd) };
+    terrace_os::leave_working_directory();
 }
 
 /// Replaces the command line that others see, as far as there is room for the new one.

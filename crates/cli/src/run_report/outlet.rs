@@ -7,6 +7,7 @@
 use std::fs::File;
 use std::io::{self, ErrorKind, Write};
 use std::os::fd::AsRawFd;
+use terrace_os::Errno;
 
 /// Bytes of a piece: as much as fits wherever a terminal or pipe says that it takes something.
 const PIECE: usize = 256;
@@ -68,19 +69,9 @@ impl Outlet {
     }
 
     fn write_some(&self) -> io::Result<usize> {
-        let part = libc::iovec {
-            iov_base: self.rest.as_ptr().cast_mut().cast(),
-            iov_len: self.rest.len(),
-        };
-        // SAFETY: the vector's one part is readable for its length, and is only read; −1 leaves the
-        // position to the file.
-        let taken =
-            unsafe { libc::pwritev2(self.file.as_raw_fd(), &part, 1, -1, libc::RWF_NOWAIT) };
-        match usize::try_from(taken).map_err(|_| io::Error::last_os_error()) {
-            Err(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS)) => {
-                self.write_piece()
-            }
-            result => result,
+        match terrace_os::write_without_waiting(self.file.as_raw_fd(), &self.rest) {
+            Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => self.write_piece(),
+            result => result.map_err(terrace_os::io_error),
         }
     }
 
@@ -97,9 +88,7 @@ impl Outlet {
 /// Waits until a descriptor takes bytes, at most some milliseconds, or for as long as that takes
 /// (−1); whether it does.
 fn takes_some(file: &File, milliseconds: i32) -> bool {
-    let mut asked = libc::pollfd { fd: file.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
-    // SAFETY: one writable structure.
-    unsafe { libc::poll(&mut asked, 1, milliseconds) > 0 }
+    terrace_os::wait_writable(file.as_raw_fd(), milliseconds)
 }
 
 /// Writes all of `text`, and waits as long as its reader does. The program may have set the

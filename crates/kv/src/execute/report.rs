@@ -235,12 +235,8 @@ impl Server {
     }
 }
 
-/// The CPU time of this process, in and outside of the kernel.
+/// The CPU time of this process, outside of the kernel and in it, s.
 fn cpu_seconds() -> (f64, f64) {
-    // SAFETY: zeros are a valid value of this C structure.
-    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: the structure is writable.
-    unsafe { libc::getrusage(libc::RUSAGE_SELF, &mut usage) };
-    let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
-    (seconds(usage.ru_utime), seconds(usage.ru_stime))
+    let (outside, inside) = terrace_os::own_cpu_times();
+    (outside.as_secs_f64(), inside.as_secs_f64())
 }
