@@ -1695,7 +1695,7 @@ fn from_outside_the_kernels_swap_takes_pages() {
     let mut output = BufReader::new(child.stdout.take().unwrap());
     let mut line = String::new();
     output.read_line(&mut line).unwrap();
-    let sharer = Target { child, output };
+    let sharer = Target { child: Ended::by_kill(child), output };
     for (target, private) in [(&target, true), (&sharer, false)] {
         let pid = target.child.id();
         let pid = child_that_has(pid, "Threads:\t1").unwrap_or(pid).to_string();

@@ -16,7 +16,7 @@ use std::process::{Command, Stdio};
 
 impl Keeper {
     /// Attaches to children that stay.
-    pub fn look_at_children(&mut self) {
+    pub fn poll_children(&mut self) {
         self.children.attaching.retain_mut(|command| matches!(command.try_wait(), Ok(None)));
         if self.over || self.frozen {
             return;

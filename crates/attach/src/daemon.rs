@@ -165,7 +165,7 @@ fn leave_the_terminal(kept: impl Iterator<Item = i32>) {
     let _ = terrace_os::ignore_signal(libc::SIGPIPE);
     terrace_os::leave_working_directory();
     // SAFETY: nothing that goes on in this process has one of the descriptors that are closed.
-    unsafe { terrace_os::close_from_3_but(kept.collect()) };
+    unsafe { terrace_os::close_from(3, kept.collect()) };
     if let Ok(nothing) = File::options().read(true).write(true).open("/dev/null") {
         for fd in 0..3 {
             let _ = terrace_os::duplicate_onto(nothing.as_raw_fd(), fd);

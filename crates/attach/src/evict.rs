@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering::*;
 const REGION: u64 = 2 << 20;
 const ROUND_MS: u64 = 250;
 const SPARED_MS: u64 = 500;
-/// Pages that are evicted between two looks at the requests.
+/// Pages that are evicted between two polls of the requests.
 const STEP_PAGES: u64 = 2048;
 /// Number of mappings above which none is registered anew: half of what the kernel allows by
 /// default.

@@ -5,7 +5,7 @@ use crate::family::Family;
 use crate::filters::Purpose;
 use crate::guard::Rescuer;
 use crate::inject::{Injection, Traced};
-use crate::limit::{Limit, Look, SET};
+use crate::limit::{Limit, SET, Sample};
 use crate::paging::InSwap;
 use crate::process;
 use crate::seen::Children;
@@ -99,7 +99,7 @@ impl Keeper {
             guard: None,
             channel,
             termination,
-            looked_ms: 0,
+            polled_ms: 0,
             has_ended: false,
             over: false,
         };
@@ -147,7 +147,7 @@ impl Keeper {
                 // back for its own orderly end.
                 return self.leave_and_report().map(|_| false);
             }
-            if self.look_around() {
+            if self.poll_processes() {
                 self.report();
                 return Ok(!self.has_ended);
             }
@@ -190,14 +190,14 @@ impl Keeper {
         self.measure();
         let figures = &self.figures;
         let physical = figures.physical_bytes();
-        let look = Look {
+        let sample = Sample {
             now_s: now_ms as f64 / 1e3,
             data: figures.data_bytes(),
             physical,
             waited_s: figures.waited_us as f64 / 1e6,
         };
-        let followed = self.limit.budget.follow.as_mut().map_or(u64::MAX, |follow| follow(look));
-        self.figures.budget_bytes = followed.min(self.family.share(look.data));
+        let followed = self.limit.budget.follow.as_mut().map_or(u64::MAX, |follow| follow(sample));
+        self.figures.budget_bytes = followed.min(self.family.share(sample.data));
     }
 
     /// Whether the process runs the program that it has executed for a second, and no client asks
@@ -270,19 +270,19 @@ impl Keeper {
     }
 
     /// Looks which processes have ended. Returns whether nothing is left to do.
-    fn look_around(&mut self) -> bool {
+    fn poll_processes(&mut self) -> bool {
         let now_ms = sys::now_ns() / 1_000_000;
         let has_just_ended = !self.has_ended && sys::wait_readable(self.pidfd.as_raw_fd(), 0);
         self.has_ended |= has_just_ended;
-        if !has_just_ended && now_ms - self.looked_ms < POLL_MS {
+        if !has_just_ended && now_ms - self.polled_ms < POLL_MS {
             return false;
         }
-        self.looked_ms = now_ms;
+        self.polled_ms = now_ms;
         self.stub.dead = self.stub.has_ended();
         self.keep_guard();
-        self.look_at_children();
+        self.poll_children();
         if !self.over {
-            self.look_at_shared_memory();
+            self.poll_shared_memory();
         }
         for number in 1..self.spaces.len() {
             let Some(space) = &self.spaces[number] else { continue };

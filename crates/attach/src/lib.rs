@@ -46,7 +46,7 @@
 
 mod limit;
 mod stats;
-pub use limit::{Budget, Follow, Limit, Look};
+pub use limit::{Budget, Follow, Limit, Sample};
 pub use stats::AttachedStats;
 
 #[cfg(target_arch = "x86_64")]

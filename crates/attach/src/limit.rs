@@ -6,7 +6,7 @@ use terrace_tiers::CodecKind;
 
 /// What a limit that follows the loss is decided from.
 #[derive(Clone, Copy, Debug)]
-pub struct Look {
+pub struct Sample {
     /// When this was measured, in seconds from any beginning.
     pub now_s: f64,
     /// The data that there is, bytes.
@@ -18,7 +18,7 @@ pub struct Look {
 }
 
 /// Function that says what memory may be taken, bytes, each time that it is asked.
-pub type Follow = Box<dyn FnMut(Look) -> u64>;
+pub type Follow = Box<dyn FnMut(Sample) -> u64>;
 
 /// What the memory of a process may take, as it was asked for.
 pub struct Budget {
@@ -36,9 +36,9 @@ pub struct Budget {
 
 impl Budget {
     /// The limit at the moment, bytes.
-    pub fn now(&mut self, look: Look) -> u64 {
+    pub fn now(&mut self, sample: Sample) -> u64 {
         let most = self.dram_bytes.unwrap_or(u64::MAX);
-        self.follow.as_mut().map_or(most, |follow| follow(look).min(most))
+        self.follow.as_mut().map_or(most, |follow| follow(sample).min(most))
     }
 }
 

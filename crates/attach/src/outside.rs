@@ -2,7 +2,7 @@
 //! takes pages that we choose ([`crate::paging`]), also of memory that is shared.
 
 use crate::channel::{Channel, Request};
-use crate::limit::{Limit, Look, SET};
+use crate::limit::{Limit, SET, Sample};
 use crate::paging::{Paged, Route};
 use crate::process::{self, Mapping};
 use crate::stats::AttachedStats;
@@ -18,7 +18,7 @@ use terrace_tiers::{Nodes, SwapKind, SwapView};
 const POLL_MS: i32 = 100;
 /// Bytes that the CLOCK hand passes at a time.
 const REGION: u64 = 2 << 20;
-/// How many pages are evicted between two looks at the requests.
+/// How many pages are evicted between two polls of the requests.
 const STEP_PAGES: u64 = 4096;
 /// Time that it costs a thread to have a page back from swap in memory, us.
 const FROM_MEMORY_US: u64 = 15;
@@ -271,13 +271,13 @@ impl Outside {
 
     fn follow(&mut self) {
         let figures = &self.figures;
-        let look = Look {
+        let sample = Sample {
             now_s: sys::now_ns() as f64 / 1e9,
             data: figures.data_bytes(),
             physical: figures.physical_bytes(),
             waited_s: figures.waited_us as f64 / 1e6,
         };
-        self.figures.budget_bytes = self.limit.budget.now(look);
+        self.figures.budget_bytes = self.limit.budget.now(sample);
     }
 
     fn keep_budget(&mut self) {

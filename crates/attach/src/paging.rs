@@ -19,7 +19,7 @@ use terrace_os::{advise_process, nodes_of_pages};
 
 /// How often the CLOCK hand goes round at most, ms.
 const ROUND_MS: u64 = 500;
-/// Shortest interval between looks at parts, ms. A look walks page tables.
+/// Shortest interval between scans of a part, ms. A scan walks page tables.
 const PARTS_MS: u64 = 1000;
 /// Looks at parts take at most one in this many parts of the time.
 const PARTS_SHARE: u64 = 20;

@@ -22,7 +22,7 @@ const MAPPED_BY_MORE: &str = "several processes have mapped it, or it is locked"
 
 impl Keeper {
     /// Looks how much shared memory there is, and whether it can leave.
-    pub fn look_at_shared_memory(&mut self) {
+    pub fn poll_shared_memory(&mut self) {
         let figures = &mut self.figures;
         figures.shared_bytes = process::status_kib(self.target, "RssShmem").unwrap_or(0) << 10;
         let has_some = figures.shared_bytes + figures.shared_out_bytes > 0;
@@ -83,7 +83,7 @@ impl Keeper {
             figures.cold_pages += step.cold;
             figures.faults += step.back;
             figures.waited_us += step.back * self.in_swap.cost_us;
-            // Until the next look.
+            // Until the next poll.
             let left = step.left * PAGE;
             figures.shared_limited_bytes = figures.shared_limited_bytes.saturating_sub(left);
             figures.shared_out_bytes += left;

@@ -116,7 +116,7 @@ pub struct Keeper {
     pub channel: Channel,
     /// Readable once this process was asked to end by a signal.
     pub termination: OwnedFd,
-    pub looked_ms: u64,
+    pub polled_ms: u64,
     /// Whether the target has ended, if not its memory.
     pub has_ended: bool,
     /// Whether the target has ended or executes another program: then only its children are served.

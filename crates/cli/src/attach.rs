@@ -4,7 +4,7 @@ use crate::set::args::SetArguments;
 use anyhow::{Result, anyhow, bail};
 use clap::Args;
 use std::path::PathBuf;
-use terrace_attach::{Budget, Limit, Look};
+use terrace_attach::{Budget, Limit, Sample};
 use terrace_control::settings::Dram;
 use terrace_policy::slowdown::{self, Slowdown, Wanted};
 use terrace_tiers::{CodecKind, MediumKind, TierKind, parse_tiers};
@@ -166,11 +166,11 @@ fn budget(dram: Option<Dram>, slowdown: Option<Wanted>) -> Budget {
         return budget;
     }
     let (mut slowdown, mut most) = (target.map(Slowdown::new), 0);
-    let follow = move |look: Look| {
-        most = most.max(look.data);
-        let Look { now_s, data, physical, waited_s } = look;
-        let look = slowdown::Look { now_s, most, data, physical, lost_s: waited_s };
-        let by_loss = slowdown.as_mut().map_or(u64::MAX, |slowdown| slowdown.limit(look, LEAST));
+    let follow = move |sample: Sample| {
+        most = most.max(sample.data);
+        let Sample { now_s, data, physical, waited_s } = sample;
+        let sample = slowdown::Sample { now_s, most, data, physical, lost_s: waited_s };
+        let by_loss = slowdown.as_mut().map_or(u64::MAX, |slowdown| slowdown.limit(sample, LEAST));
         share.map_or(by_loss, |share| share.budget_bytes(most).min(by_loss))
     };
     Budget { follow: Some(Box::new(follow)), ..budget }

@@ -111,12 +111,12 @@ pub fn run(arguments: &RecordArguments) -> Result<u8> {
         output: Some(output),
         data: RefCell::new(if arguments.accesses { Data::default() } else { Data::with_names() }),
         begun: Instant::now(),
-        look_ms: (SAMPLES_A_LOOK * 1000 / u64::from(arguments.rate)).clamp(5, 100),
+        poll_ms: (SAMPLES_A_LOOK * 1000 / u64::from(arguments.rate)).clamp(5, 100),
         tally: Tally::default(),
     };
     let mut command = Command::new(&program);
     command.arg0(name).args(&arguments.command[1..]);
-    let ended = match child::run(command, |_, _| recorder.look()) {
+    let ended = match child::run(command, |_, _| recorder.poll()) {
         Ok(ended) => ended,
         Err(error) => return Ok(command_path::not_started(name, &program, &error)),
     };
@@ -130,13 +130,13 @@ struct Recorder {
     output: Option<Output>,
     data: RefCell<Data>,
     begun: Instant,
-    look_ms: u64,
+    poll_ms: u64,
     tally: Tally,
 }
 
 impl Recorder {
-    /// Takes out what was sampled since the last look.
-    fn look(&mut self) -> Duration {
+    /// Takes out what was sampled since the last poll.
+    fn poll(&mut self) -> Duration {
         let (data, output) = (&self.data, &mut self.output);
         let mut written = Ok(());
         let tally = self.clock.drain(
@@ -150,10 +150,10 @@ impl Recorder {
         );
         self.tally += tally;
         let now_ms = self.begun.elapsed().as_millis() as u64;
-        let mut left_ms = self.look_ms;
+        let mut left_ms = self.poll_ms;
         if let Some(output) = output {
             written = output.looked(&tally, now_ms);
-            left_ms = output.left_ms(now_ms).min(self.look_ms);
+            left_ms = output.left_ms(now_ms).min(self.poll_ms);
         }
         self.check(written);
         Duration::from_millis(left_ms)
@@ -168,7 +168,7 @@ impl Recorder {
     }
 
     fn finish(mut self, shown: &str) {
-        self.look();
+        self.poll();
         let end_ms = self.begun.elapsed().as_millis() as u64;
         let Some(output) = self.output else { return };
         let left_out = match output.finish(end_ms, &self.data.borrow()) {
@@ -206,7 +206,7 @@ enum Output {
     Accesses(Accesses),
 }
 
-/// Samples since the last look, and where they go.
+/// Samples since the last poll, and where they go.
 struct Accesses {
     writer: accesses::Writer,
     begun_ns: u64,
@@ -268,7 +268,7 @@ impl Output {
         }
     }
 
-    /// Notes that all samples of a look were added.
+    /// Notes that all samples of a poll were added.
     fn looked(&mut self, tally: &Tally, now_ms: u64) -> io::Result<()> {
         match self {
             Output::Counts { writer, window, window_ms } => {

@@ -1,7 +1,7 @@
 //! `terrace status`: the runs that live on this machine, and how their processes stand.
 //!
 //! All of it is read from the runs' directories, which only their user and root can: from the
-//! statistics pages of the processes, looked at twice, as rates need some time between two looks.
+//! statistics pages of the processes, looked at twice, as rates need some time between two polls.
 
 use crate::processes::outside::OtherMemory;
 use crate::processes::process;
@@ -24,7 +24,7 @@ use terrace_policy::eviction::victims::Reason;
 /// `terrace status`.
 #[derive(Args, Debug)]
 pub struct StatusArguments {
-    /// Print JSON: one object a look
+    /// Print JSON: one object a poll
     #[arg(long)]
     pub json: bool,
     /// Look again every second, until the end of the last run
@@ -226,12 +226,12 @@ impl KindsSeen {
 /// Shows it; the exit status is 0, also where nothing runs.
 pub fn run(arguments: &StatusArguments) -> Result<u8> {
     let mut before = HashMap::new();
-    look(&mut before);
+    poll(&mut before);
     std::thread::sleep(FIRST_WAIT);
     let cell = bar_cell();
     let mut kinds = KindsSeen::default();
     loop {
-        let mut status = look(&mut before);
+        let mut status = poll(&mut before);
         let processes = || status.runs.iter().flat_map(|run| &run.processes);
         kinds.forget_others(processes().map(Process::key).collect());
         for process in status.runs.iter_mut().flat_map(|run| &mut run.processes) {
@@ -258,7 +258,7 @@ pub fn run(arguments: &StatusArguments) -> Result<u8> {
 
 /// Looks at the machine. Rates are of the time since the look that left `before`, which has an
 /// entry for each statistics page by its path.
-pub fn look(before: &mut HashMap<PathBuf, Before>) -> Status {
+pub fn poll(before: &mut HashMap<PathBuf, Before>) -> Status {
     let (live, runs_of_others) = directory::live();
     let mut runs: Vec<Run> = live.into_iter().map(|run| look_at(run, before)).collect();
     runs.sort_by_key(|run| (run.about.as_ref().map(|about| about.started), run.directory.clone()));
@@ -270,7 +270,7 @@ fn look_at(run: LiveRun, before: &mut HashMap<PathBuf, Before>) -> Run {
     let mut processes: Vec<(u64, Process)> = Vec::new();
     for file in newest.into_values() {
         let Some((image, page)) = statistics::read_now(&file) else { continue };
-        // /proc costs more than all else of a look.
+        // /proc costs more than all else of a poll.
         let silent_ns = sys::now_ns().checked_sub(image.updated_ns);
         if silent_ns.is_some_and(|silent_ns| silent_ns < JUST_NOW_NS) || image.lives() {
             let process = process(&file, &image, &page, before);

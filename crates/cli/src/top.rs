@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 /// `terrace top`.
 #[derive(Args, Debug)]
 pub struct TopArguments {
-    /// Seconds between looks (0.2 to 60)
+    /// Seconds between polls (0.2 to 60)
     #[arg(long, value_name = "SECONDS", default_value_t = 2.0, value_parser = seconds_between)]
     pub interval: f64,
 }
@@ -57,7 +57,7 @@ const HELP: [&str; 9] = [
 
 /// A signal asked for the end. The terminal is to be put back first.
 static ENDS: AtomicBool = AtomicBool::new(false);
-/// Longest time without a look whether a signal came.
+/// Longest time without a poll whether a signal came.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 extern "C" fn end(_: libc::c_int) {
@@ -147,7 +147,7 @@ struct Top {
     processes: Vec<Process>,
     /// What each process's run was given, by process: `--slowdown 2%`.
     limits: HashMap<Key, String>,
-    /// Faults of attached processes at the last look, and when that was.
+    /// Faults of attached processes at the last poll, and when that was.
     attached: HashMap<i32, (Instant, u64)>,
     runs: usize,
     runs_of_others: usize,
@@ -439,7 +439,7 @@ fn show(terminal: &mut DefaultTerminal, top: &mut Top) -> Result<()> {
     while !ENDS.load(Relaxed) {
         let left = next.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            top.update(status::look(&mut before));
+            top.update(status::poll(&mut before));
             next = Instant::now() + top.interval;
         } else if !event::poll(left.min(POLL_INTERVAL))? {
             continue;

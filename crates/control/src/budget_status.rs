@@ -1,8 +1,8 @@
 //! Whether a budget was kept: one rule for one process (the mover's measuring) and for all
 //! processes of a run (`terrace run`).
 //!
-//! Memory is looked at now and then. Half of the time between two looks is taken to have been as at
-//! the first of them, half as at the second. So a look weighs as much as the time for which it
+//! Memory is sampled now and then. Half of the time between two samples is taken to have been as at
+//! the first of them, half as at the second. So a sample weighs as much as the time for which it
 //! stands.
 
 /// A program that works right at its budget goes over it by a page or a batch all the time. Less
@@ -11,9 +11,9 @@ const TOUCHING: f64 = 0.02;
 /// The budget counts as kept if memory was far above it for at most this share of the time.
 const TOLERANCE: f64 = 0.01;
 
-/// What was seen at one look.
+/// What was measured at one time.
 #[derive(Clone, Copy, Debug)]
-struct Look {
+struct Sample {
     /// Whether memory was above the budget.
     over: bool,
     /// Whether memory was above the budget by more than [`TOUCHING`].
@@ -32,23 +32,23 @@ pub struct BudgetStatus {
     floor_s: f64,
     /// Physical bytes times seconds, over the time in `floor_s`.
     floor_byte_s: f64,
-    last: Option<Look>,
+    last: Option<Sample>,
 }
 
 impl BudgetStatus {
-    /// Adds a look, `seconds` after the last one, at which memory is `physical` bytes. `at_floor`:
+    /// Adds a sample, `seconds` after the last one, at which memory is `physical` bytes. `at_floor`:
     /// nothing more could be evicted.
     pub fn add(&mut self, physical: u64, budget: u64, at_floor: bool, seconds: f64) {
         let far = physical.saturating_sub(budget) > (budget as f64 * TOUCHING) as u64;
-        let now = Look { over: physical > budget, far, at_floor: far && at_floor, physical };
+        let now = Sample { over: physical > budget, far, at_floor: far && at_floor, physical };
         let before = self.last.replace(now).unwrap_or(now);
         self.seconds += seconds;
-        for look in [before, now] {
+        for sample in [before, now] {
             let half = |counts: bool| if counts { seconds / 2.0 } else { 0.0 };
-            self.over_s += half(look.over);
-            self.far_over_s += half(look.far);
-            self.floor_s += half(look.at_floor);
-            self.floor_byte_s += half(look.at_floor) * look.physical as f64;
+            self.over_s += half(sample.over);
+            self.far_over_s += half(sample.far);
+            self.floor_s += half(sample.at_floor);
+            self.floor_byte_s += half(sample.at_floor) * sample.physical as f64;
         }
     }
 
@@ -91,9 +91,9 @@ impl BudgetStatus {
 mod tests {
     use super::*;
 
-    fn of(looks: &[(u64, bool, f64)]) -> BudgetStatus {
+    fn of(samples: &[(u64, bool, f64)]) -> BudgetStatus {
         let mut kept = BudgetStatus::default();
-        looks.iter().for_each(|(physical, at_floor, seconds)| {
+        samples.iter().for_each(|(physical, at_floor, seconds)| {
             kept.add(*physical, 100, *at_floor, *seconds)
         });
         kept
@@ -109,7 +109,7 @@ mod tests {
         );
         let missed = of(&[(50, false, 90.0), (150, false, 1.0), (50, false, 2.0)]);
         assert!(!missed.is_kept() && missed.kept_fraction() > 0.98, "{missed:?}");
-        // Right at the budget all the time, and never looked at.
+        // Right at the budget all the time, and never sampled.
         assert!(of(&[(102, true, 50.0)]).is_kept() && BudgetStatus::default().is_kept());
         assert_eq!(
             (BudgetStatus::default().kept_fraction(), of(&[(103, false, 0.1)]).kept_fraction()),
@@ -140,9 +140,9 @@ mod tests {
         );
     }
 
-    /// A look after a long rest does not stand for the whole rest.
+    /// A sample after a long rest does not stand for the whole rest.
     #[test]
-    fn looks_weigh_as_the_time_between_them() {
+    fn samples_weigh_as_the_time_between_them() {
         let kept = of(&[(50, false, 1.0), (150, false, 8.0), (50, false, 2.0)]);
         assert!((kept.far_over_s() - 5.0).abs() < 1e-9, "{kept:?}");
     }

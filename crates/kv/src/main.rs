@@ -208,7 +208,7 @@ fn serve(mut settings: Settings) -> Result<(), Failure> {
                 watched.read_accounts_again();
             }
             if let Some(follower) = &mut follower {
-                follower.look();
+                follower.poll();
             }
         }
         watched.stop.store(true, Relaxed);

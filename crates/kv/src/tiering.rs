@@ -10,7 +10,7 @@ use terrace_alloc::unmanaged;
 use terrace_control::settings::{Dram, Knob, MIN_BUDGET_BYTES, NO_BUDGET, Placement, Settings};
 use terrace_os::PAGE;
 use terrace_pager::{Host, Mode, Pager};
-use terrace_policy::slowdown::{Look, Slowdown, Target};
+use terrace_policy::slowdown::{Sample, Slowdown, Target};
 use terrace_policy::tiering::cost;
 
 /// The pager of this process.
@@ -189,17 +189,17 @@ pub struct Follower {
 
 impl Follower {
     /// Adjusts the budget. To be called some ten times a second.
-    pub fn look(&mut self) {
+    pub fn poll(&mut self) {
         let pager = self.tiering.0;
         let figures = pager.figures();
         self.most = self.most.max(figures.touched_bytes);
-        let look = Look {
+        let sample = Sample {
             now_s: self.begun.elapsed().as_secs_f64(),
             most: self.most,
             data: figures.touched_bytes,
             physical: pager.physical_bytes(),
             lost_s: figures.lost_ns as f64 / 1e9,
         };
-        pager.limit(self.slowdown.limit(look, MIN_BUDGET_BYTES));
+        pager.limit(self.slowdown.limit(sample, MIN_BUDGET_BYTES));
     }
 }

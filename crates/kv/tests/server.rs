@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Client, Server, kibibytes, skip};
+use common::{Client, Server, kibibytes};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::process::Command;

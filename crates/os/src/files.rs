@@ -54,14 +54,14 @@ pub fn leave_descriptor_table(mut keep: Vec<Fd>) -> Result<()> {
     Ok(())
 }
 
-/// Closes all descriptors of this process from 3 on, but for those in `keep`, from Linux 5.9 on.
-/// Before, all stay open.
+/// Closes all descriptors of this process from `first` on, but for those in `keep`, from Linux 5.9
+/// on. Before, all stay open.
 ///
 /// # Safety
 /// Nothing uses the others any more.
-pub unsafe fn close_from_3_but(mut keep: Vec<Fd>) {
+pub unsafe fn close_from(first: Fd, mut keep: Vec<Fd>) {
     keep.sort_unstable();
-    let mut first = 3;
+    let mut first = first as u32;
     for end in keep.into_iter().map(|fd| fd as u32).chain([u32::MAX]) {
         if first < end {
             let last = if end == u32::MAX { end } else { end - 1 };
@@ -221,21 +221,6 @@ pub fn is_closed_by_exec(fd: Fd) -> Result<bool> {
     // SAFETY: no memory is involved.
     let flags = unsafe { syscall!(Sysno::fcntl, fd, libc::F_GETFD) }?;
     Ok(flags as i32 & libc::FD_CLOEXEC != 0)
-}
-
-/// Closes all descriptors of the calling thread's table but one, from Linux 5.9 on. Before, all
-/// stay open.
-///
-/// # Safety
-/// Nothing uses the others any more.
-pub unsafe fn close_all_but(kept: Fd) {
-    let kept = kept as u32;
-    let below = kept.checked_sub(1).map(|last| (0, last));
-    let above = kept.checked_add(1).map(|first| (first, u32::MAX));
-    for (first, last) in below.into_iter().chain(above) {
-        // SAFETY: the caller's promise.
-        let _ = unsafe { syscall!(Sysno::close_range, first, last, 0) };
-    }
 }
 
 /// What fstat(2) tells of an open file. EBADF: it is not open.

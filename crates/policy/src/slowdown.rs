@@ -43,9 +43,9 @@ const REST_MOST_S: f64 = 300.0;
 /// the mover). So a limit is no nearer to what there is at the beginning.
 const HEADROOM: f64 = (64 << 20) as f64;
 
-/// What was seen at a look.
+/// What was measured at one time.
 #[derive(Clone, Copy, Debug)]
-pub struct Look {
+pub struct Sample {
     /// When that was, in seconds from any beginning.
     pub now_s: f64,
     /// The most data that there was at a time, until now, bytes.
@@ -135,12 +135,12 @@ impl fmt::Display for Wanted {
 #[derive(Debug)]
 pub struct Slowdown {
     target: Target,
-    /// The last few looks.
-    seen: VecDeque<Look>,
+    /// The last few samples.
+    seen: VecDeque<Sample>,
     begun_s: Option<f64>,
     /// The limit, bytes; `None` while memory grows for the first time.
     limit: Option<f64>,
-    looked_s: f64,
+    sampled_s: f64,
     most: u64,
     raised_s: f64,
     rests_until_s: f64,
@@ -155,7 +155,7 @@ impl Slowdown {
             seen: VecDeque::new(),
             begun_s: None,
             limit: None,
-            looked_s: 0.0,
+            sampled_s: 0.0,
             most: 0,
             raised_s: f64::MIN,
             rests_until_s: 0.0,
@@ -168,52 +168,54 @@ impl Slowdown {
         self.target = target;
     }
 
-    /// The limit from this look on, in bytes, and at least `least`.
-    pub fn limit(&mut self, look: Look, least: u64) -> u64 {
-        self.seen.push_back(look);
-        while self.seen.get(1).is_some_and(|next| look.now_s - next.now_s >= CALM_S.max(GROWTH_S)) {
+    /// The limit from this sample on, in bytes, and at least `least`.
+    pub fn limit(&mut self, sample: Sample, least: u64) -> u64 {
+        self.seen.push_back(sample);
+        while self.seen.get(1).is_some_and(|next| sample.now_s - next.now_s >= CALM_S.max(GROWTH_S))
+        {
             self.seen.pop_front();
         }
-        let seconds = look.now_s - std::mem::replace(&mut self.looked_s, look.now_s);
-        let grown = look.most.saturating_sub(std::mem::replace(&mut self.most, look.most));
-        if look.data == 0 {
+        let seconds = sample.now_s - std::mem::replace(&mut self.sampled_s, sample.now_s);
+        let grown = sample.most.saturating_sub(std::mem::replace(&mut self.most, sample.most));
+        if sample.data == 0 {
             return u64::MAX;
         }
-        let begun_s = *self.begun_s.get_or_insert(look.now_s);
+        let begun_s = *self.begun_s.get_or_insert(sample.now_s);
         let Some(limit) = self.limit else {
             let oldest = self.seen[0];
-            let grows = (look.most - oldest.most.min(look.most)) as f64 > look.most as f64 * GROWS;
-            let known = look.now_s - oldest.now_s >= GROWTH_S * 0.9;
-            if known && !grows || look.now_s - begun_s >= GROWTH_MOST_S {
-                self.limit = Some(look.physical as f64 + HEADROOM);
+            let grows =
+                (sample.most - oldest.most.min(sample.most)) as f64 > sample.most as f64 * GROWS;
+            let known = sample.now_s - oldest.now_s >= GROWTH_S * 0.9;
+            if known && !grows || sample.now_s - begun_s >= GROWTH_MOST_S {
+                self.limit = Some(sample.physical as f64 + HEADROOM);
             }
             return u64::MAX;
         };
-        let data = look.data as f64;
+        let data = sample.data as f64;
         let (alarm, calm) = (self.loss(ALARM_S), self.loss(CALM_S));
         // What comes new is no mistake.
         let mut limit = limit + grown as f64;
-        let most = look.physical as f64 + HEADROOM;
+        let most = sample.physical as f64 + HEADROOM;
         if alarm > self.target.0 * ALARM || calm > self.target.0 {
-            if look.now_s - self.raised_s >= UP_EVERY_S {
+            if sample.now_s - self.raised_s >= UP_EVERY_S {
                 let times = alarm.max(calm) / self.target.0;
                 limit = limit.min(most) + data * (UP * times).min(UP_MOST);
-                self.raised_s = look.now_s;
+                self.raised_s = sample.now_s;
                 // One mistake is raised for several times.
-                if look.now_s >= self.rests_until_s {
+                if sample.now_s >= self.rests_until_s {
                     self.rest_s = (self.rest_s * 2.0).min(REST_MOST_S);
                 }
-                self.rests_until_s = look.now_s + self.rest_s;
+                self.rests_until_s = sample.now_s + self.rest_s;
             }
-        } else if look.now_s >= self.rests_until_s && calm < self.target.0 * NEAR {
+        } else if sample.now_s >= self.rests_until_s && calm < self.target.0 * NEAR {
             let part = 1.0 - calm / (self.target.0 * NEAR);
             limit = limit.min(most) - data * DOWN * part * part * seconds;
-            if look.now_s - self.rests_until_s > self.rest_s {
+            if sample.now_s - self.rests_until_s > self.rest_s {
                 self.rest_s = (self.rest_s / 2.0).max(REST_S);
-                self.rests_until_s = look.now_s;
+                self.rests_until_s = sample.now_s;
             }
         }
-        let limit = limit.clamp(least as f64, (look.most as f64 * 1.25).max(least as f64));
+        let limit = limit.clamp(least as f64, (sample.most as f64 * 1.25).max(least as f64));
         self.limit = Some(limit);
         limit as u64
     }
@@ -221,10 +223,10 @@ impl Slowdown {
     /// What was lost within the last `within_s` seconds, as a part of them.
     fn loss(&self, within_s: f64) -> f64 {
         let Some(last) = self.seen.back() else { return 0.0 };
-        let first = self.seen.iter().find(|look| last.now_s - look.now_s <= within_s + 1e-6);
+        let first = self.seen.iter().find(|sample| last.now_s - sample.now_s <= within_s + 1e-6);
         let first = first.unwrap_or(last);
         let seconds = last.now_s - first.now_s;
-        // The first looks say little.
+        // The first samples say little.
         if seconds < ALARM_S / 2.0 {
             return 0.0;
         }
@@ -252,7 +254,7 @@ mod tests {
             Program { data, hot, lost_s: 0.0, physical: data }
         }
 
-        /// Looks ten times a second for the given time. Gives limit and loss of each look.
+        /// Samples ten times a second for the given time. Gives limit and loss of each sample.
         fn run(&mut self, control: &mut Slowdown, from_s: f64, seconds: u32) -> Vec<(f64, f64)> {
             (0..seconds * 10)
                 .map(|tenth| {
@@ -262,14 +264,14 @@ mod tests {
                         missing / self.data * 0.5 + 0.004 * (1.0 - self.physical / self.data);
                     self.lost_s += loss / UNTOLD / 10.0;
                     let bytes = |mib: f64| (mib * MIB) as u64;
-                    let look = Look {
+                    let sample = Sample {
                         now_s,
                         most: bytes(self.data),
                         data: bytes(self.data),
                         physical: bytes(self.physical),
                         lost_s: self.lost_s,
                     };
-                    let limit = control.limit(look, 64 << 20) as f64 / MIB;
+                    let limit = control.limit(sample, 64 << 20) as f64 / MIB;
                     // Memory is evicted at most so fast, and refaults as it is missed.
                     self.physical = if limit < self.physical {
                         limit.max(self.physical - 20.0)
@@ -282,8 +284,8 @@ mod tests {
         }
     }
 
-    fn mean_loss(looks: &[(f64, f64)]) -> f64 {
-        looks.iter().map(|(_, loss)| loss).sum::<f64>() / looks.len() as f64
+    fn mean_loss(samples: &[(f64, f64)]) -> f64 {
+        samples.iter().map(|(_, loss)| loss).sum::<f64>() / samples.len() as f64
     }
 
     #[test]
@@ -302,17 +304,17 @@ mod tests {
     #[test]
     fn what_is_idle_leaves_and_the_loss_stays_below_the_target() {
         let mut control = Slowdown::new(Target(0.02));
-        let looks = Program::new(1000.0, |_| 400.0).run(&mut control, 0.0, 180);
-        let end = looks[1799].0;
+        let samples = Program::new(1000.0, |_| 400.0).run(&mut control, 0.0, 180);
+        let end = samples[1799].0;
         assert!((350.0..450.0).contains(&end), "{end} MiB");
-        assert!(mean_loss(&looks[600..]) < 0.02, "{}", mean_loss(&looks[600..]));
+        assert!(mean_loss(&samples[600..]) < 0.02, "{}", mean_loss(&samples[600..]));
     }
 
     #[test]
     fn at_constant_load_the_limit_hardly_moves() {
         let mut control = Slowdown::new(Target(0.02));
-        let looks = Program::new(1000.0, |_| 400.0).run(&mut control, 0.0, 300);
-        for minute in looks[900..].chunks(600) {
+        let samples = Program::new(1000.0, |_| 400.0).run(&mut control, 0.0, 300);
+        for minute in samples[900..].chunks(600) {
             let least = minute.iter().map(|(limit, _)| *limit).fold(f64::MAX, f64::min);
             let most = minute.iter().map(|(limit, _)| *limit).fold(0.0, f64::max);
             assert!(most - least < 0.05 * 1000.0, "from {least} to {most} MiB");
@@ -323,9 +325,9 @@ mod tests {
     fn a_jump_is_given_back_within_seconds() {
         let mut control = Slowdown::new(Target(0.02));
         let hot = |now_s: f64| if now_s < 120.0 { 300.0 } else { 700.0 };
-        let looks = Program::new(1000.0, hot).run(&mut control, 0.0, 180);
-        assert!(looks[1190].0 < 400.0, "{} MiB before the jump", looks[1190].0);
-        assert!(mean_loss(&looks[1250..1300]) < 0.02, "{:?}", &looks[1200..1260]);
+        let samples = Program::new(1000.0, hot).run(&mut control, 0.0, 180);
+        assert!(samples[1190].0 < 400.0, "{} MiB before the jump", samples[1190].0);
+        assert!(mean_loss(&samples[1250..1300]) < 0.02, "{:?}", &samples[1200..1260]);
     }
 
     #[test]
@@ -334,9 +336,14 @@ mod tests {
         let mut limits = Vec::new();
         for tenth in 0..400u64 {
             let data = (tenth.min(200) * 10) << 20;
-            let look =
-                Look { now_s: tenth as f64 / 10.0, most: data, data, physical: data, lost_s: 0.0 };
-            limits.push(control.limit(look, 64 << 20));
+            let sample = Sample {
+                now_s: tenth as f64 / 10.0,
+                most: data,
+                data,
+                physical: data,
+                lost_s: 0.0,
+            };
+            limits.push(control.limit(sample, 64 << 20));
         }
         assert!(limits[..240].iter().all(|limit| *limit == u64::MAX));
         assert!(limits[300] < (2000 << 20), "{}", limits[300]);

@@ -79,7 +79,7 @@ fn idle() -> Option<Row> {
 fn idle_row(text: &str) -> Option<Row> {
     let percentiles: Vec<i64> =
         text.split(',').map(|number| number.trim().parse()).collect::<Result<_, _>>().ok()?;
-    // All are 0 before its first look.
+    // All are 0 before its first poll.
     if percentiles.len() != 101 || percentiles.iter().all(|ms| *ms == 0) {
         return None;
     }

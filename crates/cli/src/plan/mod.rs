@@ -32,7 +32,7 @@ const DATA_PAGES: usize = 4096;
 
 /// Runs the subcommand; the result is the exit status.
 pub fn run(arguments: &PlanArguments) -> Result<u8> {
-    let mut seen = look(arguments)?;
+    let mut seen = measure(arguments)?;
     if let Some(file) = &arguments.data {
         let pages = pages_of_file(file, DATA_PAGES).with_context(|| file.display().to_string())?;
         seen.compress(&pages, &arguments.tiers);
@@ -53,7 +53,7 @@ pub fn run(arguments: &PlanArguments) -> Result<u8> {
     Ok(0)
 }
 
-fn look(arguments: &PlanArguments) -> Result<Seen> {
+fn measure(arguments: &PlanArguments) -> Result<Seen> {
     let Some(of) = &arguments.of else {
         if arguments.command.is_empty() {
             bail!(

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use terrace_os as sys;
 
-/// Time between looks, at first and while processes come. While none come it doubles, up to the
+/// Time between polls, at first and while processes come. While none come it doubles, up to the
 /// second value. A look takes at most one part in `POLL_SHARE` of a CPU.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 const QUIET_LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -51,8 +51,8 @@ impl Ended {
         }
     }
 
-    /// Takes out what ended. Returns when to look again.
-    pub fn look(&mut self) -> Duration {
+    /// Takes out what ended. Returns when to poll again.
+    pub fn poll(&mut self) -> Duration {
         let begun = cpu_time();
         let files: Vec<PageFile> = statistics::page_files(&self.run_dir).collect();
         let came = self.learn(&files);
@@ -84,7 +84,7 @@ impl Ended {
             if self.known.contains_key(&file.name) {
                 continue;
             }
-            // One that is being made is read at the next look.
+            // One that is being made is read at the next poll.
             let Some(image) = statistics::read_image(file) else { continue };
             let elsewhere = image.pid_namespace == 0
                 || image.pid_namespace != self.namespace
@@ -164,7 +164,7 @@ mod tests {
         let elsewhere = write(own, 6, ticks + 1, here + 1);
         let unknown = write(own, 7, ticks + 1, 0);
         let mut ended = Ended::new(scratch.path());
-        ended.look();
+        ended.poll();
         let there = |name: &str| scratch.path().join(name).exists();
         assert!(there(&lives) && there(&elsewhere) && there(&unknown), "what may live was taken");
         assert!(!there(&replaced) && !there(&ended_before), "what ended was left");

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use terrace_control::stats::{NO_PLACE, State};
 use terrace_os as sys;
 
-/// Time between looks, and the greatest share of it that a look may take of a CPU.
+/// Time between polls, and the greatest share of it that a poll may take of a CPU.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 const POLL_SHARE: u32 = 64;
 /// A process that ends within this time after the program does not go on: it ends with it.
@@ -83,9 +83,9 @@ impl GoingOn {
         self.see().managed
     }
 
-    /// Looks whether any goes on, if it is time to. Returns when to look again; `None` if none
+    /// Looks whether any goes on, if it is time to. Returns when to poll again; `None` if none
     /// does.
-    pub fn look(&mut self) -> Option<Duration> {
+    pub fn poll(&mut self) -> Option<Duration> {
         let now = Instant::now();
         if now < self.again {
             return Some(self.again - now);
@@ -193,9 +193,9 @@ mod tests {
         // One elsewhere, that has just spoken; and then not for long.
         write(&format!("7-{now}.stats"), page_of(7, now, 3, sys::pid_namespace() + 1));
         assert_eq!(going_on.managed(), [7]);
-        assert!(going_on.look().is_some());
+        assert!(going_on.poll().is_some());
         fs::remove_file(scratch.path().join(format!("7-{now}.stats"))).unwrap();
-        while going_on.look().is_some() {
+        while going_on.poll().is_some() {
             std::thread::sleep(Duration::from_millis(5));
         }
         assert!(going_on.none_since.is_some());

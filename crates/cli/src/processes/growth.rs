@@ -4,11 +4,11 @@
 //! grows. A share of what there is until then would squeeze whatever grows, for memory that it will
 //! soon have anyway. So while memory grows, and the machine and its memory groups have room, the
 //! share waits. Once growth has ended, it is a share of the most data that was seen. Memory is then
-//! brought down to it evenly over some seconds. No I/O, no clock: the same looks give the same
+//! brought down to it evenly over some seconds. No I/O, no clock: the same polls give the same
 //! limits.
 
 use std::collections::VecDeque;
-pub use terrace_policy::slowdown::Look;
+pub use terrace_policy::slowdown::Sample;
 
 /// Memory grows while more than the fraction `GROWS` of what there is was touched for the first
 /// time within this time, s.
@@ -31,7 +31,7 @@ pub struct Room {
 }
 
 impl Room {
-    /// What may still be taken, if `growth` bytes more are taken before the next look; 0 if that is
+    /// What may still be taken, if `growth` bytes more are taken before the next poll; 0 if that is
     /// too much.
     pub fn after(&self, growth: u64) -> u64 {
         let free = FREE_BYTES.max((self.total as f64 * FREE_SHARE) as u64);
@@ -80,15 +80,15 @@ impl Growth {
         self.state != State::Held
     }
 
-    /// The limit from this look on, which is at least `share`, in bytes: that of the most data.
+    /// The limit from this sample on, which is at least `share`, in bytes: that of the most data.
     /// `room` is only asked for while memory grows or comes down.
-    pub fn limit(&mut self, look: Look, share: u64, room: impl Fn(u64) -> u64) -> u64 {
+    pub fn limit(&mut self, sample: Sample, share: u64, room: impl Fn(u64) -> u64) -> u64 {
         if self.is_changing() {
-            self.waited_s += self.last_s.map_or(0.0, |last_s| look.now_s - last_s);
+            self.waited_s += self.last_s.map_or(0.0, |last_s| sample.now_s - last_s);
         }
-        self.last_s = Some(look.now_s);
-        let grown = self.grown(look);
-        let grows = grown as f64 > look.data as f64 * GROWS;
+        self.last_s = Some(sample.now_s);
+        let grown = self.grown(sample);
+        let grows = grown as f64 > sample.data as f64 * GROWS;
         let room = match (grows, self.is_changing()) {
             (true, _) => room(grown),
             (false, true) => room(0),
@@ -97,29 +97,29 @@ impl Growth {
         self.state = match self.state {
             _ if room == 0 => State::Held,
             _ if grows => State::Waiting,
-            State::Waiting => State::ComingDown(look.physical, look.now_s),
-            State::ComingDown(from, since_s) if look.now_s - since_s < COME_DOWN_S => {
+            State::Waiting => State::ComingDown(sample.physical, sample.now_s),
+            State::ComingDown(from, since_s) if sample.now_s - since_s < COME_DOWN_S => {
                 State::ComingDown(from, since_s)
             }
             State::ComingDown(..) | State::Held => State::Held,
         };
         match self.state {
             State::Held => share,
-            State::Waiting => share.max(look.physical.saturating_add(room)),
-            State::ComingDown(from, since_s) => coming_down(from, share, look.now_s - since_s),
+            State::Waiting => share.max(sample.physical.saturating_add(room)),
+            State::ComingDown(from, since_s) => coming_down(from, share, sample.now_s - since_s),
         }
     }
 
     /// The data touched for the first time within the window. A run begins with nothing.
-    fn grown(&mut self, look: Look) -> u64 {
+    fn grown(&mut self, sample: Sample) -> u64 {
         if self.seen.is_empty() {
-            self.seen.push_back((look.now_s, 0));
+            self.seen.push_back((sample.now_s, 0));
         }
-        self.seen.push_back((look.now_s, look.most));
-        while self.seen.get(1).is_some_and(|(seen_s, _)| look.now_s - seen_s >= WINDOW_S) {
+        self.seen.push_back((sample.now_s, sample.most));
+        while self.seen.get(1).is_some_and(|(seen_s, _)| sample.now_s - seen_s >= WINDOW_S) {
             self.seen.pop_front();
         }
-        look.most - self.seen[0].1.min(look.most)
+        sample.most - self.seen[0].1.min(sample.most)
     }
 }
 
@@ -142,7 +142,7 @@ mod tests {
                 most = data.max(most);
                 let share = (most as f64 * 0.6) as u64;
                 let limit = growth.limit(
-                    Look { now_s, most, data, physical: data.min(physical), lost_s: 0.0 },
+                    Sample { now_s, most, data, physical: data.min(physical), lost_s: 0.0 },
                     share,
                     |_| room * MIB,
                 );
@@ -194,9 +194,9 @@ mod tests {
         let mut growth = Growth::new();
         let mut waited_s = |second: u32| {
             let data = if second == 0 { 0 } else { 100 };
-            let look =
-                Look { now_s: f64::from(second), most: data, data, physical: data, lost_s: 0.0 };
-            growth.limit(look, data * 6 / 10, |_| 1 << 40);
+            let sample =
+                Sample { now_s: f64::from(second), most: data, data, physical: data, lost_s: 0.0 };
+            growth.limit(sample, data * 6 / 10, |_| 1 << 40);
             growth.waited_s()
         };
         let waited: Vec<f64> = (0..12).map(&mut waited_s).collect();

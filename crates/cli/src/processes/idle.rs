@@ -25,7 +25,7 @@ use terrace_tiers::{PAGE_BYTES, Page};
 const TIMES_S: [u64; 4] = [2, 10, 60, 300];
 /// Processes with less anonymous memory are of no interest.
 pub const FROM_BYTES: u64 = 16 << 20;
-/// Time between looks, and the greatest share of it that a look may take of a CPU.
+/// Time between polls, and the greatest share of it that a poll may take of a CPU.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 const POLL_SHARE: u32 = 64;
 /// Pages that are read in a round to see how they compress, and the most of a process.
@@ -114,8 +114,8 @@ impl IdleWatch {
         }
     }
 
-    /// Looks at the processes for which it is time. Returns when to look again.
-    pub fn look(&mut self) -> Duration {
+    /// Looks at the processes for which it is time. Returns when to poll again.
+    pub fn poll(&mut self) -> Duration {
         let begun = cpu_time();
         for (pid, file) in statistics::newest_pages(&self.run_dir) {
             // In a PID namespace of its own its number is another process's here.

@@ -24,15 +24,15 @@ use terrace_control::settings::{Eviction, MIN_BUDGET_BYTES, Settings};
 use terrace_control::stats::State;
 use terrace_os as sys;
 
-/// Time between looks, and the greatest share of it that a look may take of a CPU.
+/// Time between polls, and the greatest share of it that a poll may take of a CPU.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 const POLL_SHARE: u32 = 64;
-/// Greatest share of a CPU that looks by kind may take: one part in this many. Such looks are few.
+/// Greatest share of a CPU that polls by kind may take: one part in this many. Such polls are few.
 const BY_KIND_SHARE: u32 = 8;
-/// Time between looks until the program is there.
+/// Time between polls until the program is there.
 const FIRST_LOOKS_EVERY: Duration = Duration::from_millis(50);
 /// Unmanaged memory from which on it is looked at by kind, bytes; and again when it has grown by a
-/// quarter, or has come to rest. From the second size of a process's anonymous memory on, a look
+/// quarter, or has come to rest. From the second size of a process's anonymous memory on, a poll
 /// takes too long.
 const BY_KIND_FROM: u64 = 16 << 20;
 const BY_KIND_MOST: u64 = 4 << 30;
@@ -211,7 +211,7 @@ struct Seen {
     pid: u32,
     started_ns: u64,
     gone: bool,
-    /// What it held at the last look, when that was, and the sum over time.
+    /// What it held at the last poll, when that was, and the sum over time.
     held_bytes: u64,
     held_ns: u64,
     held_byte_s: f64,
@@ -221,17 +221,17 @@ struct Seen {
     most_threads: u64,
     lied: bool,
     gone_ns: u64,
-    /// Shared memory in its page table at the last look: all mappings of a page count.
+    /// Shared memory in its page table at the last poll: all mappings of a page count.
     shared_bytes: u64,
     other: OtherMemory,
     /// Unmanaged memory when it was last looked at by kind, bytes.
     by_kind_bytes: u64,
-    /// Unmanaged memory at the last look, bytes.
+    /// Unmanaged memory at the last poll, bytes.
     unmanaged_bytes: u64,
     /// Memory since Terrace ended in it.
     afterwards: Option<Afterwards>,
     byte_seconds: f64,
-    looked: Option<Instant>,
+    polled: Option<Instant>,
 }
 
 /// The processes of one run, from outside.
@@ -276,8 +276,8 @@ impl Outside {
         }
     }
 
-    /// Looks at all processes. Returns when to look again.
-    pub fn look(&mut self) -> Duration {
+    /// Looks at all processes. Returns when to poll again.
+    pub fn poll(&mut self) -> Duration {
         let begun = cpu_time();
         let mut by_kind = Duration::ZERO;
         for (pid, file) in statistics::newest_pages(&self.run_dir) {
@@ -288,11 +288,11 @@ impl Outside {
                 ..Seen::default()
             });
             if !seen.gone {
-                by_kind += seen.look(&file, self.elsewhere, self.managed);
+                by_kind += seen.poll(&file, self.elsewhere, self.managed);
             }
         }
         if self.all_have_pages {
-            self.look_for_those_apart();
+            self.poll_detached();
         }
         let managed = self.seen.values().filter(|seen| !seen.gone);
         let apart = self.descendants.iter();
@@ -300,7 +300,7 @@ impl Outside {
             .map(|seen| (seen.pid, seen.shared_bytes))
             .chain(apart.map(|(pid, descendant)| (*pid, descendant.shared_bytes)))
             .collect();
-        by_kind += self.shared.look(&live);
+        by_kind += self.shared.poll(&live);
         if self.seen.is_empty() {
             return FIRST_LOOKS_EVERY;
         }
@@ -359,7 +359,7 @@ impl Outside {
 
     /// Looks among all descendants for those that have the library and no page. Other descendants
     /// need a second look only once they executed something.
-    fn look_for_those_apart(&mut self) {
+    fn poll_detached(&mut self) {
         let there = process::descendants();
         let now = Instant::now();
         for pid in &there {
@@ -443,7 +443,7 @@ struct Shared {
 impl Shared {
     /// Counts the pages again where one process has a quarter more than then. `live` are processes
     /// with what is in their page tables. Returns what that took.
-    fn look(&mut self, live: &[(u32, u64)]) -> Duration {
+    fn poll(&mut self, live: &[(u32, u64)]) -> Duration {
         let mapped = live.iter().map(|(_, bytes)| *bytes).max().unwrap_or(0);
         self.mapped_bytes = self.mapped_bytes.max(mapped);
         if mapped < BY_KIND_FROM || mapped <= self.counted_at + self.counted_at / 4 {
@@ -504,8 +504,8 @@ fn pages_of(pid: u32, run_dir: &Path) -> Option<Found> {
 
 impl Seen {
     /// Looks at the page's process. Returns what looking by kind took.
-    fn look(&mut self, file: &PageFile, elsewhere: u64, managed_by: Managed) -> Duration {
-        // One that is being made is read at the next look.
+    fn poll(&mut self, file: &PageFile, elsewhere: u64, managed_by: Managed) -> Duration {
+        // One that is being made is read at the next poll.
         let Some(image) = statistics::read_image(file) else { return Duration::ZERO };
         self.gone = image.process().is_none_or(|stat| stat.ended);
         if self.gone {
@@ -548,7 +548,7 @@ impl Seen {
         cpu_time() - begun
     }
 
-    /// Adds what it held since the last look. At its start it held nothing, and between two looks
+    /// Adds what it held since the last poll. At its start it held nothing, and between two polls
     /// it changed steadily.
     fn add_held(&mut self, bytes: u64, now_ns: u64) {
         let since_ns = if self.held_ns == 0 { self.started_ns } else { self.held_ns };
@@ -560,8 +560,8 @@ impl Seen {
     fn add_afterwards(&mut self, bytes: u64) {
         let now = Instant::now();
         let afterwards = self.afterwards.get_or_insert_default();
-        let seconds = self.looked.map_or(0.0, |looked| (now - looked).as_secs_f64());
-        self.looked = Some(now);
+        let seconds = self.polled.map_or(0.0, |polled| (now - polled).as_secs_f64());
+        self.polled = Some(now);
         self.byte_seconds += bytes as f64 * seconds;
         afterwards.seconds += seconds;
         afterwards.peak_anonymous_bytes = afterwards.peak_anonymous_bytes.max(bytes);

@@ -3,7 +3,7 @@
 
 use crate::doctor;
 
-/// What may be taken of all of them, if memory grows by `growth` bytes more until the next look. 0
+/// What may be taken of all of them, if memory grows by `growth` bytes more until the next poll. 0
 /// where nothing is known.
 pub fn after(growth: u64) -> u64 {
     let machine = doctor::machine_room();

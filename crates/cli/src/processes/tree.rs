@@ -1,7 +1,7 @@
 //! The processes of a run, and the budget that they have together: `terrace run` looks at their
 //! statistics pages while the program lives and writes into each what its process may have.
 //!
-//! A process that ends in any way is noticed, and what it had is the others' at the next look. If
+//! A process that ends in any way is noticed, and what it had is the others' at the next poll. If
 //! `terrace run` itself ends, all keep what they have. The pages are files, read and written and
 //! never mapped here: whatever a program does to its own, nothing of ours breaks.
 
@@ -17,17 +17,17 @@ use terrace_control::budget_status::BudgetStatus;
 use terrace_control::settings::{Dram, MIN_BUDGET_BYTES, NO_BUDGET};
 use terrace_control::stats::State;
 use terrace_policy::budget_split::{Need, shares};
-use terrace_policy::slowdown::{Look, Slowdown, Target};
+use terrace_policy::slowdown::{Sample, Slowdown, Target};
 
-/// Time between looks, and the greatest share of it that a look may take of a CPU. (On a busy
+/// Time between polls, and the greatest share of it that a poll may take of a CPU. (On a busy
 /// machine it may take much longer by the clock.)
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 const POLL_SHARE: u32 = 32;
-/// Longest time between looks while no process comes and nothing changes.
+/// Longest time between polls while no process comes and nothing changes.
 const QUIET_LOOK_EVERY: Duration = Duration::from_millis(500);
 /// The directory's time of change is that of a clock that ticks this often at least.
 const CLOCK_TICK: Duration = Duration::from_millis(20);
-/// Time between looks until the program is there.
+/// Time between polls until the program is there.
 const FIRST_LOOKS_EVERY: Duration = Duration::from_millis(10);
 /// After this time without a word, a process may be executing something that Terrace is not in, ns.
 const SILENT_NS: u64 = 2_000_000_000;
@@ -36,7 +36,7 @@ const SILENT_NS: u64 = 2_000_000_000;
 const SHARING_EVERY: Duration = Duration::from_millis(200);
 const SHARING_SHARE_CHANGED: u32 = 8;
 const SHARING_SHARE: u32 = 32;
-/// Factor by which a floor that a process came to fades with each look after that: it is believed
+/// Factor by which a floor that a process came to fades with each poll after that: it is believed
 /// for a while.
 const FLOOR_FADES: f64 = 0.95;
 
@@ -81,19 +81,19 @@ pub struct Tree {
     together: Together,
     logical_byte_s: f64,
     physical_byte_s: f64,
-    /// What all had at the last look.
+    /// What all had at the last poll.
     physical: u64,
     seconds: f64,
-    looked: Option<Instant>,
+    polled: Option<Instant>,
     begun: Instant,
     /// When the directory last changed, as far as all of its files are known.
     taken_in: Option<SystemTime>,
-    /// No look before this time unless a process came.
+    /// No poll before this time unless a process came.
     quiet_until: Instant,
     backoff: Backoff,
     /// The processes whose shared pages were counted last, when, and the CPU time that it took.
     sharers: HashSet<u32>,
-    sharing_looked: Option<Instant>,
+    sharing_polled: Option<Instant>,
     sharing_cost: Duration,
 }
 
@@ -104,17 +104,17 @@ struct Member {
     /// Whether it will never speak again.
     gone: bool,
     image: Image,
-    /// Whether it was there under its number at some look; and at the last.
+    /// Whether it was there under its number at some poll; and at the last.
     seen: bool,
     same: bool,
     /// How much of its memory is its own, where others share it; `None` until that was counted.
     own: Option<f64>,
     floor: f64,
-    /// The highest `peak_physical_bytes` it told of, at earlier looks.
+    /// The highest `peak_physical_bytes` it told of, at earlier polls.
     peak: u64,
     /// `peak_logical_bytes` as it told it.
     told_logical: u64,
-    /// [`Image::lost_ns`](crate::processes::statistics::Image) at the last look.
+    /// [`Image::lost_ns`](crate::processes::statistics::Image) at the last poll.
     lost_ns: u64,
     written: Option<(u64, u64)>,
 }
@@ -148,7 +148,7 @@ impl Member {
         }
         let Some(mut bytes) = process::resident_bytes(image.pid) else { return };
         let mut peak = bytes;
-        // Little happens that takes a longer look.
+        // Little happens that takes a longer poll.
         if image.peak_physical_bytes > bytes
             && let Some(resident) = process::resident(image.pid)
         {
@@ -199,7 +199,7 @@ pub struct Together {
     pub mean_logical_bytes: u64,
     /// Average DRAM for it.
     pub mean_physical_bytes: u64,
-    /// The most DRAM, between looks too: then as if what each process saw as its most had been at
+    /// The most DRAM, between polls too: then as if what each process saw as its most had been at
     /// one time.
     pub peak_physical_bytes: u64,
 }
@@ -226,13 +226,13 @@ impl Tree {
             physical_byte_s: 0.0,
             physical: 0,
             seconds: 0.0,
-            looked: None,
+            polled: None,
             begun: Instant::now(),
             taken_in: None,
             quiet_until: Instant::now(),
             backoff: Backoff::new(POLL_INTERVAL, QUIET_LOOK_EVERY),
             sharers: HashSet::new(),
-            sharing_looked: None,
+            sharing_polled: None,
             sharing_cost: Duration::ZERO,
         }
     }
@@ -242,7 +242,7 @@ impl Tree {
         self.limits
     }
 
-    /// Sets other limits, which hold from the next look on. Memory comes down to lower ones over
+    /// Sets other limits, which hold from the next poll on. Memory comes down to lower ones over
     /// some seconds.
     pub fn set(&mut self, limits: Limits) {
         self.slowdown = match (limits.slowdown, self.slowdown.take()) {
@@ -264,8 +264,8 @@ impl Tree {
         self.apart = apart;
     }
 
-    /// Looks at all processes and assigns what each may have. Returns when to look again.
-    pub fn look(&mut self) -> Duration {
+    /// Looks at all processes and assigns what each may have. Returns when to poll again.
+    pub fn poll(&mut self) -> Duration {
         if !self.limits.any() && !self.changed {
             return if self.limited { QUIET_LOOK_EVERY } else { Duration::MAX };
         }
@@ -289,7 +289,7 @@ impl Tree {
         POLL_INTERVAL.max((cpu_time() - begun).saturating_sub(counting) * POLL_SHARE)
     }
 
-    /// Puts off the next look, longer each time while nothing changes.
+    /// Puts off the next poll, longer each time while nothing changes.
     fn rest(&mut self, now: Instant, came: bool, room: u64) {
         let bytes = self
             .members
@@ -352,7 +352,7 @@ impl Tree {
 
     fn read_pages(&mut self) {
         for member in self.members.values_mut().filter(|member| !member.gone) {
-            // One that is being made is read at the next look.
+            // One that is being made is read at the next poll.
             if let Some(image) = statistics::read_image(&member.file) {
                 member.image = image;
                 member.see_from_outside();
@@ -397,7 +397,7 @@ impl Tree {
             self.live().for_each(|member| member.own = Some(1.0));
             return Duration::ZERO;
         }
-        let since = self.sharing_looked.map_or(Duration::MAX, |looked| now - looked);
+        let since = self.sharing_polled.map_or(Duration::MAX, |polled| now - polled);
         let sharers: Vec<u32> = self
             .live()
             .filter(|member| member.shares_pages())
@@ -421,7 +421,7 @@ impl Tree {
             let own = process::own_fraction(member.image.pid).map(|own| own.max(1.0 / 64.0));
             member.own = own.or(member.own).or(Some(1.0));
         }
-        self.sharing_looked = Some(now);
+        self.sharing_polled = Some(now);
         self.sharing_cost = cpu_time() - begun;
         self.sharing_cost
     }
@@ -462,7 +462,7 @@ impl Tree {
                 if stuck { own(image.physical_bytes) as f64 } else { member.floor * FLOOR_FADES };
             logical += part(image.logical_bytes);
             physical += part(image.physical_bytes);
-            // A burst between two looks is over at the second, but the process saw it.
+            // A burst between two polls is over at the second, but the process saw it.
             let burst = image.peak_physical_bytes > member.peak;
             peak += part(if burst { image.peak_physical_bytes } else { image.physical_bytes });
             // What came before it was counted is looked at once more when it is.
@@ -480,7 +480,7 @@ impl Tree {
             self.together.peak_physical_bytes.max(peak + idle_bytes);
         self.touched_max = self.touched_max.max(logical);
         let share = dram.budget_bytes(self.touched_max);
-        let look = Look {
+        let sample = Sample {
             now_s: (now - self.begun).as_secs_f64(),
             most: self.touched_max,
             data: logical,
@@ -488,10 +488,11 @@ impl Tree {
             lost_s: self.lost_s,
         };
         let budget = match dram {
-            Dram::Share(_) => self.growth.limit(look, share, room::after),
+            Dram::Share(_) => self.growth.limit(sample, share, room::after),
             Dram::Bytes(_) | Dram::Unlimited => share,
         };
-        let advised = self.slowdown.as_mut().map(|slowdown| slowdown.limit(look, MIN_BUDGET_BYTES));
+        let advised =
+            self.slowdown.as_mut().map(|slowdown| slowdown.limit(sample, MIN_BUDGET_BYTES));
         let budget = budget.min(advised.unwrap_or(u64::MAX));
         let told = share.min(advised.unwrap_or(u64::MAX));
         let budget = come_down(&mut self.comes_down, now, budget);
@@ -549,8 +550,8 @@ impl Tree {
         at_floor: bool,
         processes: usize,
     ) {
-        let seconds = self.looked.map_or(0.0, |looked| (now - looked).as_secs_f64());
-        self.looked = Some(now);
+        let seconds = self.polled.map_or(0.0, |polled| (now - polled).as_secs_f64());
+        self.polled = Some(now);
         self.physical = physical;
         self.seconds += seconds;
         self.logical_byte_s += logical as f64 * seconds;
@@ -646,18 +647,18 @@ mod tests {
         std::hint::black_box(&memory);
         let own = put(scratch.path(), std::process::id(), 60 * MIB, 60 * MIB);
         let mut tree = Tree::new(scratch.path(), LIMITS, "dram,lz4");
-        tree.look();
+        tree.poll();
         assert_eq!(share(&own), 100 * MIB);
         let limits = Limits { dram: Dram::Bytes(40 * MIB), slowdown: None };
         tree.set(limits);
-        tree.look();
+        tree.poll();
         assert!((59 * MIB..=60 * MIB).contains(&share(&own)), "it begins where memory is");
         tree.comes_down = tree.comes_down.map(|(from, since)| (from, since - LONG));
-        (tree.quiet_until, tree.looked) = (Instant::now(), None);
-        tree.look();
+        (tree.quiet_until, tree.polled) = (Instant::now(), None);
+        tree.poll();
         assert_eq!((share(&own), tree.limits()), (40 * MIB, limits));
         tree.set(Limits { dram: Dram::Unlimited, slowdown: None });
-        tree.look();
+        tree.poll();
         assert_eq!(share(&own), NO_BUDGET);
     }
 
@@ -673,7 +674,7 @@ mod tests {
         let honest = put(scratch.path(), std::process::id(), 200 * MIB, 60 * MIB);
         let liar = put(scratch.path(), sleeper.0.id(), 1 << 50, 1 << 50);
         let mut tree = Tree::new(scratch.path(), LIMITS, "dram,lz4");
-        tree.look();
+        tree.poll();
         let (honest, liar) = (share(&honest), share(&liar));
         assert!(honest > 45 * MIB && honest + liar == 100 * MIB, "{honest} and {liar}");
         let together = tree.together().unwrap();
@@ -688,7 +689,7 @@ mod tests {
         let own = put(scratch.path(), std::process::id(), 200 * MIB, 10 * MIB);
         let mut tree = Tree::new(scratch.path(), LIMITS, "dram,lz4");
         tree.set_apart((1, 70 * MIB));
-        tree.look();
+        tree.poll();
         assert_eq!(share(&own), 30 * MIB);
         assert_eq!(tree.together().map(|all| all.processes), Some(2));
     }

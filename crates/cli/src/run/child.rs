@@ -219,7 +219,7 @@ fn supervise(
     let mut called = Instant::now();
     let mut again = Duration::ZERO;
     loop {
-        // The first look comes before the first wait only for the sake of one loop: SIGCHLD is
+        // The first poll comes before the first wait only for the sake of one loop: SIGCHLD is
         // blocked since before the start, so none can be missed.
         match reap(child) {
             Some(News::Ended(end)) => return end,
@@ -255,7 +255,7 @@ fn supervise(
 }
 
 /// After [`run`], while other processes of the program's go on: passes signals on to them until
-/// `look` says that there are none. It says how long to wait for the next look.
+/// `look` says that there are none. It says how long to wait for the next poll.
 pub fn stay(others: &mut GoingOn, mut look: impl FnMut(&mut GoingOn) -> Option<Duration>) {
     let signals = forwarded_and_child();
     let own = std::process::id() as libc::pid_t;

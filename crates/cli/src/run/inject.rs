@@ -54,7 +54,7 @@ impl Inject {
 
     /// Attaches to the program, and again when it has executed another. Returns how long there is
     /// nothing to do.
-    pub fn look(&mut self, pid: u32) -> Duration {
+    pub fn poll(&mut self, pid: u32) -> Duration {
         let now = Instant::now();
         if let Some(next) = self.next.filter(|next| *next > now) {
             return next - now;

@@ -126,7 +126,7 @@ impl Interim {
     }
 
     /// Writes a report if one is due. Returns how long none will be.
-    pub fn look(&mut self, facts: &Facts<'_>, watch: &Watch, moment: Moment) -> Duration {
+    pub fn poll(&mut self, facts: &Facts<'_>, watch: &Watch, moment: Moment) -> Duration {
         let now = Instant::now();
         let mut result = match &mut self.outlet {
             Some(outlet) => outlet.go_on().context("the last report could not be written whole"),

@@ -228,7 +228,7 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
         wakefulness,
         placements: manages.then(|| Placements::new(run_dir.path(), &settings)).flatten(),
         moves,
-        looks: Looks::default(),
+        polls: Polls::default(),
     };
     let facts = Facts {
         command: command_line,
@@ -241,7 +241,7 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
     let started = Instant::now();
     let meanwhile = |pid, moment| match moment {
         Moment::Running => {
-            let rest = inject.as_mut().map_or(Duration::MAX, |inject| inject.look(pid));
+            let rest = inject.as_mut().map_or(Duration::MAX, |inject| inject.poll(pid));
             let now = interim::Moment { pid, end: None, elapsed: started.elapsed(), going_on: 0 };
             watch.poll_and_report(interim.as_mut(), &facts, now).min(rest)
         }
@@ -266,7 +266,7 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
     let rest = match &mut others {
         Some(others) if going_on > 0 && arguments.wait => {
             child::stay(others, |others| {
-                let rest = others.look()?;
+                let rest = others.poll()?;
                 Some(rest.min(watch.poll_and_report(interim.as_mut(), &facts, end)))
             });
             Rest::None
@@ -282,10 +282,10 @@ pub fn run(arguments: &RunArguments) -> Result<u8> {
     let going_on = if matches!(rest, Rest::Kept | Rest::Unkept(_)) { going_on } else { 0 };
     end.going_on = going_on;
     if let Some(sampling) = &mut watch.sampling {
-        sampling.look();
+        sampling.poll();
     }
     if let Some(placements) = &mut watch.placements {
-        placements.look();
+        placements.poll();
     }
     match watch.moves.take() {
         // The keeper lists on.
@@ -411,7 +411,7 @@ fn leave_keeper(
     watch.moves.take_if(|moves| !moves.can_go_on());
     watch.requests.take_over();
     watch.sampling.iter_mut().for_each(Sampling::begin_again);
-    while let Some(rest) = others.look() {
+    while let Some(rest) = others.poll() {
         std::thread::sleep(rest.min(look(watch)));
     }
     // What it writes would replace what is written here.
@@ -458,12 +458,12 @@ pub struct Watch {
     /// What placement models want, with `--placement`.
     pub placements: Option<Placements>,
     moves: Option<MoveList>,
-    looks: Looks,
+    polls: Polls,
 }
 
 /// When to look at what.
 #[derive(Default)]
-struct Looks {
+struct Polls {
     tree: Option<Instant>,
     ended: Option<Instant>,
     outside: Option<Instant>,
@@ -479,7 +479,7 @@ struct Looks {
 
 impl Watch {
     /// Looks at what is due. Returns how long nothing else will be.
-    fn look(&mut self) -> Duration {
+    fn poll(&mut self) -> Duration {
         let Watch {
             tree,
             requests,
@@ -490,61 +490,61 @@ impl Watch {
             wakefulness,
             placements,
             moves,
-            looks,
+            polls,
         } = self;
         let now = Instant::now();
         let due = |at: &Option<Instant>| at.is_none_or(|at| at <= now);
         // A year is as good as never.
         let later = |wait: Duration| Some(now + wait.min(Duration::from_secs(365 * 86_400)));
-        if due(&looks.tree) {
-            requests.look(tree);
-            looks.tree = later(tree.look().min(requests.rest()));
+        if due(&polls.tree) {
+            requests.poll(tree);
+            polls.tree = later(tree.poll().min(requests.rest()));
         }
         // Not before the tree had its look at them.
-        if due(&looks.ended) {
-            looks.ended = later(ended.look());
+        if due(&polls.ended) {
+            polls.ended = later(ended.poll());
         }
-        if due(&looks.outside) {
-            looks.outside = later(outside.as_mut().map_or(Duration::MAX, Outside::look));
+        if due(&polls.outside) {
+            polls.outside = later(outside.as_mut().map_or(Duration::MAX, Outside::poll));
             if let Some(outside) = outside {
                 tree.set_apart(outside.apart_now());
             }
         }
-        if due(&looks.idle) {
-            looks.idle = later(idle.as_mut().map_or(Duration::MAX, IdleWatch::look));
+        if due(&polls.idle) {
+            polls.idle = later(idle.as_mut().map_or(Duration::MAX, IdleWatch::poll));
         }
-        if due(&looks.sampling) {
-            looks.sampling = later(sampling.as_mut().map_or(Duration::MAX, Sampling::look));
+        if due(&polls.sampling) {
+            polls.sampling = later(sampling.as_mut().map_or(Duration::MAX, Sampling::poll));
         }
-        if due(&looks.wakefulness) {
-            looks.wakefulness =
-                later(wakefulness.as_mut().map_or(Duration::MAX, Wakefulness::look));
+        if due(&polls.wakefulness) {
+            polls.wakefulness =
+                later(wakefulness.as_mut().map_or(Duration::MAX, Wakefulness::poll));
         }
-        if due(&looks.moves) {
-            looks.moves = later(moves.as_mut().map_or(Duration::MAX, MoveList::look));
+        if due(&polls.moves) {
+            polls.moves = later(moves.as_mut().map_or(Duration::MAX, MoveList::poll));
         }
-        if due(&looks.placements) {
-            looks.placements = later(placements.as_mut().map_or(Duration::MAX, Placements::look));
+        if due(&polls.placements) {
+            polls.placements = later(placements.as_mut().map_or(Duration::MAX, Placements::poll));
         }
-        if due(&looks.forget) {
-            if looks.forget.is_some()
+        if due(&polls.forget) {
+            if polls.forget.is_some()
                 && let Ok(pagemap) = sys::open("/proc/self/pagemap\0", libc::O_RDONLY, 0)
             {
                 sys::forget_own_code(pagemap);
                 sys::close(pagemap);
             }
-            looks.forget_after = (looks.forget_after * 8).max(FORGET_AFTER);
-            looks.forget = later(looks.forget_after);
+            polls.forget_after = (polls.forget_after * 8).max(FORGET_AFTER);
+            polls.forget = later(polls.forget_after);
         }
         let all = [
-            looks.tree,
-            looks.ended,
-            looks.outside,
-            looks.idle,
-            looks.sampling,
-            looks.wakefulness,
-            looks.moves,
-            looks.placements,
+            polls.tree,
+            polls.ended,
+            polls.outside,
+            polls.idle,
+            polls.sampling,
+            polls.wakefulness,
+            polls.moves,
+            polls.placements,
         ];
         all.into_iter().flatten().min().unwrap_or(now).saturating_duration_since(Instant::now())
     }
@@ -556,8 +556,8 @@ impl Watch {
         facts: &Facts<'_>,
         now: interim::Moment,
     ) -> Duration {
-        let rest = self.look();
-        interim.map_or(rest, |interim| rest.min(interim.look(facts, self, now)))
+        let rest = self.poll();
+        interim.map_or(rest, |interim| rest.min(interim.poll(facts, self, now)))
     }
 
     /// Does not look for a while.

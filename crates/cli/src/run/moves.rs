@@ -19,7 +19,7 @@ use std::time::Duration;
 use terrace_control::moves::{MoveReason, Moved, address_of};
 use terrace_policy::placement;
 
-/// Time between looks: a ring holds that much of 300,000 moves a second.
+/// Time between polls: a ring holds that much of 300,000 moves a second.
 const POLL_INTERVAL: Duration = Duration::from_millis(25);
 /// Looks without moves after which it is asked whether a process is over. A process that is over
 /// says nothing for `SILENT_NS`.
@@ -43,7 +43,7 @@ struct Process {
     /// The process's list; `None` once it is over: there may be thousands in a run.
     file: Option<MoveFile>,
     tiers: Vec<String>,
-    idle_looks: u32,
+    idle_polls: u32,
 }
 
 /// A move as it is written.
@@ -75,8 +75,8 @@ impl MoveList {
         })
     }
 
-    /// Takes out what moved since. Returns when to look again.
-    pub fn look(&mut self) -> Duration {
+    /// Takes out what moved since. Returns when to poll again.
+    pub fn poll(&mut self) -> Duration {
         if self.file.is_none() {
             return Duration::MAX;
         }
@@ -97,15 +97,15 @@ impl MoveList {
             let Some(tiers) = statistics::tier_names(page) else { return Ok(()) };
             let Some(file) = MoveFile::open(page) else { return Ok(()) };
             self.processes
-                .insert(page.name.clone(), Process { file: Some(file), tiers, idle_looks: 0 });
+                .insert(page.name.clone(), Process { file: Some(file), tiers, idle_polls: 0 });
         }
         let Some(process) = self.processes.get_mut(&page.name) else { return Ok(()) };
-        let Process { file: Some(moves), tiers, idle_looks } = process else { return Ok(()) };
+        let Process { file: Some(moves), tiers, idle_polls } = process else { return Ok(()) };
         let (mut written, mut nonsense) = (Ok(()), 0);
         let before = self.listed;
-        *idle_looks += 1;
+        *idle_polls += 1;
         // Asked first: what comes before it is over is taken out below.
-        let over = *idle_looks >= IDLE_LOOKS && is_over(page);
+        let over = *idle_polls >= IDLE_LOOKS && is_over(page);
         let lost = moves.take(|moved| match line(&moved, page.pid, tiers, self.started_ns) {
             Some(line) if written.is_ok() => {
                 self.listed += 1;
@@ -117,8 +117,8 @@ impl MoveList {
             None => nonsense += 1,
         });
         self.lost += lost + nonsense;
-        if self.listed > before || *idle_looks >= IDLE_LOOKS {
-            *idle_looks = 0;
+        if self.listed > before || *idle_polls >= IDLE_LOOKS {
+            *idle_polls = 0;
         }
         if over {
             process.file = None;
@@ -135,7 +135,7 @@ impl MoveList {
 
     /// Writes what is left, and says how many of all moves were lost.
     pub fn end(mut self) {
-        self.look();
+        self.poll();
         if self.lost > 0 {
             let (lost, all) = (self.lost, self.lost + self.listed);
             say(&format!(

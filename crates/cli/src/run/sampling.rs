@@ -117,7 +117,7 @@ const TIMER_PERIOD_NS: u64 = 4_000_000;
 /// Where only the run's own threads can be sampled, each of their switches costs more while they
 /// are: less of the time, then.
 const DUTY_OF_CHILDREN: f64 = 0.1;
-/// Time between looks: a ring holds a third of a second.
+/// Time between polls: a ring holds a third of a second.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// What an interrupt costs the program: the median gap that a spinning thread saw in its clock.
 const INTERRUPT: Duration = Duration::from_nanos(3_900);
@@ -128,7 +128,7 @@ const IDLE_TICK: Duration = Duration::from_nanos(1_000);
 const BOOSTED: Duration = Duration::from_secs(4);
 /// How much sampling is wanted (1 is the usual) as long as no process says anything.
 const WANTED_FIRST: f64 = 0.1;
-/// How often it is looked at which processes there are.
+/// How often it is looked up which processes there are.
 const PROCESSES_EVERY: Duration = Duration::from_secs(1);
 /// Processes that samples are passed on to, at most: each is an open file.
 const PROCESSES_MAX: usize = 256;
@@ -236,13 +236,13 @@ pub struct Sampling {
     data: RefCell<Data>,
     /// Pages of the processes that live. Others are not ours.
     files: HashMap<u32, SampleFile>,
-    /// When the directory of pages last changed, and was last looked at.
+    /// When the directory of pages last changed, and was last read.
     changed: Option<SystemTime>,
     files_from: Instant,
-    /// Weight of the samples met in this look, by process id and by address in steps of 16 bytes.
+    /// Weight of the samples met in this poll, by process id and by address in steps of 16 bytes.
     met: HashMap<(u32, u64), f32>,
     control: Control,
-    /// When the source's periods were looked at last, and whether it was too quick since.
+    /// When the source's periods were checked last, and whether it was too quick since.
     paced: Instant,
     hurried: bool,
     begun: Instant,
@@ -332,11 +332,11 @@ impl Sampling {
         }
     }
 
-    /// Takes out what was sampled, and passes it on. Returns when to look again.
-    pub fn look(&mut self) -> Duration {
+    /// Takes out what was sampled, and passes it on. Returns when to poll again.
+    pub fn poll(&mut self) -> Duration {
         let now = Instant::now();
         let cpu_before = cpu_time();
-        self.look_for_processes(now);
+        self.find_processes(now);
         let (data, met) = (&self.data, &mut self.met);
         let files = &mut self.files;
         let wanted = |process, address| data.borrow_mut().contains(process, address);
@@ -359,7 +359,7 @@ impl Sampling {
         let comes_back = samples > 0 && !self.control.on;
         let switch = self
             .control
-            .look(now, samples, wanted.unwrap_or(WANTED_FIRST), || cpu_time() - cpu_before);
+            .poll(now, samples, wanted.unwrap_or(WANTED_FIRST), || cpu_time() - cpu_before);
         let on = self.control.on;
         self.hurried |= tally.lost + tally.throttled > 0;
         if let Intake::Events(source) = &mut self.intake
@@ -391,7 +391,7 @@ impl Sampling {
     }
 
     /// Finds the processes of the run and their pages; those that have ended go.
-    fn look_for_processes(&mut self, now: Instant) {
+    fn find_processes(&mut self, now: Instant) {
         let changed =
             std::fs::metadata(&self.run_dir).and_then(|directory| directory.modified()).ok();
         if changed == self.changed && now - self.files_from < PROCESSES_EVERY {
@@ -450,7 +450,7 @@ impl Sampling {
         }
     }
 
-    /// What sampling came to until the last look.
+    /// What sampling came to until the last poll.
     pub fn so_far(&self) -> Sampled {
         let cost = self.control.cost_in_all;
         let elapsed = self.begun.elapsed().as_secs_f64();
@@ -498,7 +498,7 @@ struct Control {
     share: f64,
     /// Share of a CPU that sampling may cost now, 0 to 1: more for some seconds after a change.
     allowed: f64,
-    looked: Instant,
+    polled: Instant,
     cost_in_all: Duration,
     /// CPU time per time, of late: while samples are taken, and while none are.
     sampling: f64,
@@ -529,7 +529,7 @@ impl Control {
             } else {
                 0.0
             },
-            looked: now,
+            polled: now,
             cost_in_all: Duration::ZERO,
             sampling: 0.0,
             resting: 0.0,
@@ -541,15 +541,15 @@ impl Control {
 
     /// Notes that `samples` samples came and were dealt with, and how much sampling is `wanted` (1
     /// is the usual). Returns `Some` if sampling is to be switched.
-    fn look(
+    fn poll(
         &mut self,
         now: Instant,
         samples: u64,
         wanted: f64,
         reading: impl FnOnce() -> Duration,
     ) -> Option<bool> {
-        let elapsed = (now - self.looked).as_secs_f64();
-        self.looked = now;
+        let elapsed = (now - self.polled).as_secs_f64();
+        self.polled = now;
         let cost = reading() + INTERRUPT * samples.min(u64::from(u32::MAX)) as u32;
         self.cost_in_all += cost;
         if elapsed > 0.0 {
@@ -619,7 +619,7 @@ mod tests {
             now += POLL_INTERVAL;
             let samples = if on { threads * u64::from(RATE_HZ) / 10 } else { 0 };
             let reading = Duration::from_micros(20 + samples * 3);
-            on = control.look(now, samples, wanted, || reading).unwrap_or(on);
+            on = control.poll(now, samples, wanted, || reading).unwrap_or(on);
             if look >= 400 {
                 cost += reading + INTERRUPT * samples as u32;
                 looks += 1.0;

@@ -25,7 +25,7 @@ use terrace_control::settings::SettingError;
 const REQUESTS: &str = "/dev/cpu_dma_latency";
 /// Written by a process that requests nothing for now.
 const NOTHING: i32 = -1;
-/// Time between looks at the count of faults, which processes tell ten times a second. A look takes
+/// Time between polls of the count of faults, which processes tell ten times a second. A poll takes
 /// at most one part in `POLL_SHARE` of a CPU.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 const POLL_SHARE: u32 = 64;
@@ -126,8 +126,8 @@ impl Wakefulness {
     }
 
     /// Looks how many faults there were, and requests what is to be had or takes that back. Returns
-    /// when to look again.
-    pub fn look(&mut self) -> Duration {
+    /// when to poll again.
+    pub fn poll(&mut self) -> Duration {
         let begun = cpu_time();
         let images =
             statistics::page_files(&self.run_dir).filter_map(|file| statistics::read_image(&file));
@@ -167,8 +167,8 @@ fn no_effect(why: &str, remedy: &str) -> String {
 /// When a fast wake-up pays.
 #[derive(Default)]
 struct Demand {
-    /// The last look, and how many faults there had been.
-    looked: Option<(Instant, u64)>,
+    /// The last poll, and how many faults there had been.
+    polled: Option<(Instant, u64)>,
     /// When there were many last.
     busy: Option<Instant>,
     /// Since when the latency is requested.
@@ -181,7 +181,7 @@ impl Demand {
     /// Notes that there have been `faults` faults in all. Returns whether to request the latency
     /// from now on, if that has changed.
     fn is_wanted(&mut self, now: Instant, faults: u64) -> Option<bool> {
-        let (before, faults_before) = self.looked.replace((now, faults))?;
+        let (before, faults_before) = self.polled.replace((now, faults))?;
         let faults_per_s =
             faults.saturating_sub(faults_before) as f64 / (now - before).as_secs_f64().max(1e-3);
         if faults_per_s >= FAULTS_PER_S {
@@ -198,7 +198,7 @@ impl Demand {
 
     /// Forgets what is known. Returns whether the latency was requested.
     fn rest(&mut self, now: Instant) -> bool {
-        (self.looked, self.busy) = (None, None);
+        (self.polled, self.busy) = (None, None);
         self.let_go(now)
     }
 
@@ -220,7 +220,7 @@ mod tests {
         let start = Instant::now();
         let mut look =
             |ms: u64, faults| demand.is_wanted(start + Duration::from_millis(ms), faults);
-        // Those before the first look: it is not known when.
+        // Those before the first poll: it is not known when.
         assert_eq!(look(0, 1_000_000), None);
         assert_eq!(look(100, 1_000_050), None);
         assert_eq!(look(200, 1_000_200), Some(true));

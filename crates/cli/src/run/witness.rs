@@ -174,7 +174,7 @@ fn forget_all() -> bool {
 /// No pipe of the program's is kept open, and no directory in use.
 fn leave_everything_but(fd: i32) {
     // SAFETY: this process uses no other descriptor.
-    unsafe { terrace_os::close_all_but(fd) };
+    unsafe { terrace_os::close_from(0, vec![fd]) };
     terrace_os::leave_working_directory();
 }
 

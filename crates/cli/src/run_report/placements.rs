@@ -12,7 +12,7 @@ use std::time::Duration;
 use terrace_control::settings::Settings;
 use terrace_control::windows::{Row, main_tier};
 
-/// Time between looks. A window's rows are written at once, and a ring holds 7,000 regions.
+/// Time between polls. A window's rows are written at once, and a ring holds 7,000 regions.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// Regions times windows of which a report tells, over all processes; beyond that only of tiers.
 const CELLS_MOST: usize = 1 << 20;
@@ -132,8 +132,8 @@ impl Placements {
         })
     }
 
-    /// Takes out what has been written since. Returns when to look again.
-    pub fn look(&mut self) -> Duration {
+    /// Takes out what has been written since. Returns when to poll again.
+    pub fn poll(&mut self) -> Duration {
         for page in statistics::page_files(&self.run_dir) {
             self.look_at(&page);
         }

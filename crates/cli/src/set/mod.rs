@@ -172,7 +172,7 @@ impl Requests {
     }
 
     /// Does what is asked, if anything is. A run that moves nothing leaves all as it is.
-    pub fn look(&mut self, tree: &mut Tree) {
+    pub fn poll(&mut self, tree: &mut Tree) {
         let path = self.directory.join(REQUEST);
         if let Ok(file) = read_request(&path) {
             self.answer(serde_json::from_slice(&file).ok(), tree);
@@ -214,7 +214,7 @@ impl Requests {
             return;
         }
         for page in statistics::page_files(&self.directory) {
-            // One that is being made is told at the next look.
+            // One that is being made is told at the next poll.
             if !self.told.contains(&page.name)
                 && statistics::tier_names(&page).is_some()
                 && self.write_page(&page.path).is_ok()

@@ -645,7 +645,7 @@ fn figure_7(results: &Results, own_gb: &[f64], options: &Options) -> Figure {
         hits("XSBench", low) > 80.0,
     )
     .because(format!(
-        "{} % hit if nothing is moved. {low} moves {} regions: it sees of a region whether it was touched between two looks, which all of this \
+        "{} % hit if nothing is moved. {low} moves {} regions: it sees of a region whether it was touched between two polls, which all of this \
          stand-in's are; of pages of 4 KiB it would see more",
         short(hits("XSBench", "first-touch")),
         short(of("XSBench", low).migrations)
