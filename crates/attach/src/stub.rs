@@ -263,16 +263,7 @@ impl Stub {
         }
         packet.extend_from_slice(data);
         assert!(packet.len() <= BUFFER_BYTES, "a request fits into the stub's buffer");
-        // SAFETY: the packet is readable for its length.
-        let sent = unsafe {
-            libc::send(
-                self.socket.as_raw_fd(),
-                packet.as_ptr().cast(),
-                packet.len(),
-                libc::MSG_NOSIGNAL,
-            )
-        };
-        if sent != packet.len() as isize {
+        if terrace_os::send(self.socket.as_raw_fd(), &packet) != Ok(packet.len()) {
             self.dead = true;
             bail!("the stub has ended");
         }
@@ -295,11 +286,8 @@ impl Stub {
                     bail!("the stub does not answer");
                 }
             }
-            // SAFETY: the buffer is writable for its length.
-            let got = unsafe {
-                libc::recv(self.socket.as_raw_fd(), answer.as_mut_ptr().cast(), answer.len(), 0)
-            };
-            if got <= 0 {
+            let got = terrace_os::receive(self.socket.as_raw_fd(), &mut answer);
+            if !got.is_ok_and(|bytes| bytes > 0) {
                 self.dead = true;
                 bail!("the stub has ended");
             }
@@ -335,7 +323,9 @@ impl Stub {
 
     /// Gives the stub a copy of a descriptor. Returns its number there.
     pub fn give(&mut self, fd: i32) -> Result<i32> {
-        send_descriptor(self.gift.as_raw_fd(), fd)?;
+        terrace_os::send_descriptor(self.gift.as_raw_fd(), fd).map_err(|errno| {
+            anyhow!("cannot give the stub a descriptor: {}", sys::io_error(errno))
+        })?;
         // A msghdr with one byte of data and room for one descriptor.
         let at = self.data_address(1);
         let words: [u64; 7] = [0, 0, at + 56, 1, at + 80, 24, 0];
@@ -500,29 +490,4 @@ fn expect(result: i64, call: &str) -> Result<i64> {
         bail!("the stub's {call} failed: {}", std::io::Error::from_raw_os_error(-result as i32));
     }
     Ok(result)
-}
-
-fn send_descriptor(socket: i32, fd: i32) -> Result<()> {
-    let mut byte = [0u8; 1];
-    let mut data = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
-    let mut control = [0u64; 3];
-    // SAFETY: all structures live until the call is over; the control buffer has room for a header
-    // and one descriptor.
-    let sent = unsafe {
-        let mut message: libc::msghdr = std::mem::zeroed();
-        message.msg_iov = &mut data;
-        message.msg_iovlen = 1;
-        message.msg_control = control.as_mut_ptr().cast();
-        message.msg_controllen = 24;
-        let header = libc::CMSG_FIRSTHDR(&message);
-        (*header).cmsg_level = libc::SOL_SOCKET;
-        (*header).cmsg_type = libc::SCM_RIGHTS;
-        (*header).cmsg_len = libc::CMSG_LEN(4) as usize;
-        libc::CMSG_DATA(header).cast::<i32>().write_unaligned(fd);
-        libc::sendmsg(socket, &message, libc::MSG_NOSIGNAL)
-    };
-    if sent != 1 {
-        bail!("cannot give the stub a descriptor: {}", std::io::Error::last_os_error());
-    }
-    Ok(())
 }
