@@ -118,7 +118,8 @@ enum What {
     /// What `terrace plan` expects of its settings, against what they do, on whole programs (as
     /// root)
     Plans(programs::plans::Options),
-    /// How policies follow a load that changes: throughput over time, time to recover, moves
+    /// How policies, or the limit of `--slowdown`, follow a load that changes: throughput over time,
+    /// time to recover, moves
     Adapt(adapt::Options),
     /// What sampling costs a program whose memory stays where it is
     Sampled(sampled::Options),

@@ -6,7 +6,7 @@ from .common import RESULTS, mean, text, wrapped
 from .idle import huge, idle, malloc, malloc_ratios, metadata, sampled, threads, top
 from .objects import buckets, consolidate, contexts, objects
 from .single import calls, fault_steps, faulters, pages
-from .whole import adapt, attached, costs, fill, honesty, honesty_told, kv, plans, programs, servers
+from .whole import adapt, adapt_slowdown, attached, costs, fill, honesty, honesty_told, kv, plans, programs, servers, slowdown
 
 __all__ = ["links", "malloc_ratios", "mean", "shown", "written"]
 
@@ -19,7 +19,7 @@ ALL = {
 }
 
 # These have a page once they were measured.
-for name, make in {"attached": attached, "plans": plans}.items():
+for name, make in {"attached": attached, "plans": plans, "slowdown": slowdown, "adapt-slowdown": adapt_slowdown}.items():
     if (RESULTS / f"{name}.json").exists():
         ALL["programs and servers"].append(make)
 

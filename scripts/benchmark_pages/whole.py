@@ -211,6 +211,125 @@ def plans():
     )
 
 
+def in_percent(value, form="{:.1f}"):
+    """A part in percent; nothing where there is none."""
+    return "" if value is None else f"{form.format(100 * value)} %"
+
+
+def slowdown():
+    figures = read("slowdown")
+    rows = figures["rows"]
+    pressures = ["0.1%", "1%"]
+    cells = [
+        [
+            row["program"],
+            f"{row['alone_s']:.1f} s",
+            in_percent(row["target"], "{:g}"),
+            in_percent(row["terrace"]["slower"]),
+            f"{in_percent(row['terrace']['from'])} to {in_percent(row['terrace']['to'])} ({len(row['samples'])})",
+            row["verdict"],
+            in_percent(row["terrace"]["saved"]),
+            *(f"{in_percent(row[pressure]['slower'])}, {in_percent(row[pressure]['saved'])}" for pressure in pressures),
+            f"{row['saved_to_peer']:.2f} (to {row['peer']})" if row["saved_to_peer"] is not None else "",
+        ]
+        for row in rows
+    ]
+    mean_of = figures["saved_to_peer_mean"]
+    compared = sum(row["saved_to_peer"] is not None for row in rows)
+    times = f", {mean_of:.2f} times as much in the geometric mean of {compared}" if mean_of is not None else ""
+    return Page(
+        name="slowdown",
+        title="With nothing said of memory",
+        result=f"`terrace run` keeps its target on {figures['met']} of {len(rows)} programs, misses it on {figures['missed']}, and "
+        f"{figures['not_judged']} cannot be judged. It saves more than the peer with the nearest slowdown on {figures['saves_more']}{times}.",
+        what="How much slower whole programs are under `terrace run`, and how much less memory they have on average.",
+        how="Each repeat runs a program alone, under Terrace, and over zram at each of two pressures, in random order. Medians, with "
+        "the bootstrap's 90 % interval. The target is kept where the median is at most two points above it and the lower end is "
+        "below it. An interval wider than four points is not judged.",
+        peer="a memory control group over zram lz4, whose limit follows its pressure of 0.1 % or 1 % as senpai's does",
+        command="sudo cargo run --release -p terrace-bench -- slowdown",
+        not_run="hours",
+        files=["slowdown"],
+        tables=[
+            (
+                "Slower, and memory saved",
+                ["program", "alone", "target", "slower", "interval (runs)", "verdict", "saved"]
+                + [f"peer at {pressure.replace('%', ' %')}: slower, saved" for pressure in pressures]
+                + ["saved, to the nearest peer"],
+                cells,
+            )
+        ],
+        plot=bars(
+            "memory saved, %",
+            ["Terrace", *(f"peer at {pressure}" for pressure in pressures)],
+            [
+                (row["program"], [max(0, 100 * (row[side]["saved"] or 0)) for side in ("terrace", *pressures)])
+                for row in rows
+            ],
+        ),
+    )
+
+
+def adapt_slowdown():
+    figures = read("adapt-slowdown")
+    target = in_percent(figures["target"], "{:g}")
+    jumps, steady = figures["jumps"], figures["steady"]
+    longest = max(row["back_most_s"] for row in jumps)
+    moved = max(row["moved_most"] for row in steady)
+    verdict = {True: "met", False: "**missed**"}
+    return Page(
+        name="adapt-slowdown",
+        title="A limit that follows the loss",
+        result=f"After a jump of the hot set the loss is back under {target} within {longest:.1f} s. At a constant load the limit moves "
+        f"by {100 * moved:.1f} % a minute at most.",
+        what="How the limit of `terrace run --slowdown` follows a hot set that jumps, and how much it moves at a constant load.",
+        how=f"`terrace load memory` of {figures['size']}, {figures['repeats']} runs of {figures['seconds']:.0f} s, with a change each "
+        f"{figures['change_every_s']:.0f} s or none. The loss is what reports tell, from one second to the next. Movements count from "
+        "the 60th second on, as a part of the limit.",
+        peer=f"the target of {target}; {figures['back_within_s']:g} s, and {in_percent(figures['moves_less'], '{:g}')} a minute",
+        command=f"cargo run --release -p terrace-bench -- adapt --slowdown {target.replace(' ', '')}",
+        files=["adapt-slowdown"],
+        tables=[
+            (
+                "Jumps",
+                ["pattern", "hot set", "jumps", "back after, median", "most", "highest loss", "verdict"],
+                [
+                    [
+                        row["pattern"],
+                        f"{row['hot_bytes'] / MIB:.0f} MiB",
+                        str(len(row["jumps"])),
+                        f"{row['back_s']:.1f} s",
+                        f"{row['back_most_s']:.1f} s",
+                        in_percent(max(jump["loss_most"] for jump in row["jumps"])),
+                        verdict[row["is_met"]],
+                    ]
+                    for row in jumps
+                ],
+            ),
+            (
+                "Movements in a minute at a constant load",
+                ["pattern", "minutes", "median", "most", "verdict"],
+                [
+                    [
+                        row["pattern"],
+                        str(len(row["moved_in_each_minute"])),
+                        in_percent(row["moved"]),
+                        in_percent(row["moved_most"]),
+                        verdict[row["is_met"]],
+                    ]
+                    for row in steady
+                ],
+            ),
+        ],
+        plot=bars(
+            "time until the loss is back under the target, s",
+            ["median", "most"],
+            [(row["pattern"], [row["back_s"], row["back_most_s"]]) for row in jumps],
+            mark=figures["back_within_s"],
+        ),
+    )
+
+
 def costs():
     figures = read("costs")
     budgets = ["100", "80", "60", "40"]

@@ -1,20 +1,33 @@
 //! Nothing that the program or the kernel writes into a page is lost, whatever is evicted
 //! meanwhile.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
+use terrace_testkit::wait::Wait;
 use terrace_tests::{
-    Finished, Program, Terrace, compiled, has_swap, machine, number_from_environment,
+    Finished, Program, Running, Terrace, compiled, has_swap, machine, number_from_environment,
+    terrace_command,
 };
 
 /// Runs the stress test for `seconds`, or as long as `make soak` says.
 fn nothing_is_lost(terrace: Terrace, seconds: u64) -> Finished {
+    nothing_is_lost_while(terrace, seconds, |_, _| ())
+}
+
+/// Runs the stress test, and meanwhile a function that is told how long the test takes.
+fn nothing_is_lost_while(
+    terrace: Terrace,
+    seconds: u64,
+    meanwhile: impl FnOnce(&Running, Duration),
+) -> Finished {
     let _machine = machine();
     let seconds = number_from_environment("TERRACE_SOAK_SECONDS", seconds);
-    let finished = Program::new(compiled("no_update_is_lost.c", &[]))
+    let running = Program::new(compiled("no_update_is_lost.c", &[]))
         .arg(seconds.to_string())
         .under(terrace)
         .time_limit(Duration::from_secs(seconds * 2 + 120))
-        .run();
+        .start();
+    meanwhile(&running, Duration::from_secs(seconds));
+    let finished = running.wait();
     let stdout = String::from_utf8_lossy(&finished.stdout).into_owned();
     println!("{stdout}");
     assert!(
@@ -83,4 +96,60 @@ fn the_same_while_a_model_places_regions() {
     let finished = nothing_is_lost(terrace, 10);
     let planned = finished.report().number("/moves/demoted_for/planned");
     assert!(planned > 1_000.0, "{planned} pages planned");
+}
+
+/// Random evictions into all tiers of a model, recompression, and a plan twice a second, while the
+/// knob changes about once a second. The kernel's swap is not among the tiers: a model refuses it.
+#[test]
+fn the_same_while_the_knob_changes() {
+    let disk = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR"))
+        .expect("the target directory can be written");
+    let tiers = format!("dram,lz4,zstd:1,deflate,lz4@file:{}", disk.path().display());
+    let terrace = ["--knob", "0.5", "--window", "0.5s", "--tiers", tiers.as_str()]
+        .into_iter()
+        .fold(Terrace::stressed(), Terrace::and);
+    let mut times = 0;
+    let finished = nothing_is_lost_while(terrace, 10, |running, seconds| {
+        times = change_the_knob(running, seconds);
+    });
+    println!("the knob was changed {times} times");
+    let report = finished.report();
+    for tier in 1..=4 {
+        assert!(report.number(&format!("/tiers/{tier}/faults")) > 0.0, "tier {tier}: {report}");
+    }
+    let processes = report.at("/placement/processes").as_array().expect("an array");
+    let windows = processes.iter().filter_map(|process| process["windows"].as_array()).flatten();
+    let knobs: Vec<f64> = windows.filter_map(|window| window["knob"].as_f64()).collect();
+    for knob in [0.9, 0.1, 0.5] {
+        assert!(knobs.contains(&knob), "no window had a knob of {knob}: {knobs:?}");
+    }
+}
+
+/// Changes the knob of a run once a second, until shortly before its time is over. Returns how
+/// often it was changed.
+fn change_the_knob(running: &Running, time: Duration) -> u32 {
+    const KNOBS: [&str; 3] = ["0.9", "0.1", "0.5"];
+    // A run that has just ended takes no knob.
+    const BEFORE_THE_END: Duration = Duration::from_secs(2);
+    let begun = Instant::now();
+    let pid = running.pid().to_string();
+    let set =
+        |knob: &str| Program::new(terrace_command()).args(["set", &pid, "--knob", knob]).run();
+    Wait::within(Duration::from_secs(30))
+        .until("the run takes a knob", || set(KNOBS[0]).status.success());
+    let mut times = 1;
+    for knob in KNOBS.into_iter().cycle().skip(1) {
+        std::thread::sleep(Duration::from_secs(1));
+        if begun.elapsed() + BEFORE_THE_END > time {
+            break;
+        }
+        let told = set(knob);
+        if !told.status.success() {
+            // A program that has failed is told of by its own output.
+            println!("{}", told.account("was not heard"));
+            break;
+        }
+        times += 1;
+    }
+    times
 }

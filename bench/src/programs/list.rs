@@ -30,10 +30,10 @@ pub const PROGRAMS: [Program; 15] = [
     program("g++", &["g++", "--version"], "g++", gxx),
     program("node-map", &["node", "--version"], "nodejs", node),
     program("java-g1", &["javac", "--version"], "default-jdk", |directory| {
-        java(directory, "-XX:+UseG1GC")
+        java(directory, "Strings", STRINGS, "-XX:+UseG1GC")
     }),
     program("java-parallel", &["javac", "--version"], "default-jdk", |directory| {
-        java(directory, "-XX:+UseParallelGC")
+        java(directory, "Strings", STRINGS, "-XX:+UseParallelGC")
     }),
     program("sqlite", &["python3", "-c", "import sqlite3"], "python3", |_| {
         Ok(words(["python3", "-c", SQLITE]))
@@ -63,6 +63,28 @@ pub const PLANNED: [Program; 5] = [
         Ok(words(["perl", "-e", &PERL.replace("3000000", "30000000")]))
     }),
     program("sort", &["sort", "--version"], "coreutils", sort),
+];
+
+/// Programs for a limit that follows the loss: they compute for 10 to 20 s by themselves, as such a
+/// limit comes down slowly.
+pub const SLOWED: [Program; 6] = [
+    program("cpython-index", &["python3", "--version"], "python3", |_| index("500000")),
+    program("redis", &["redis-server", "--version"], "redis-server", |directory| {
+        server(directory, "redis", REDIS, "--operations 3000000")
+    }),
+    program("memcached", &["memcached", "-V"], "memcached", |directory| {
+        server(directory, "memcached", MEMCACHED, "--operations 2000000")
+    }),
+    program("jvm-cache", &["javac", "--version"], "default-jdk", |directory| {
+        java(directory, "Cache", CACHE, "-XX:+UseG1GC")
+    }),
+    program("polars", &["python3", "-c", "import polars"], "polars of PyPI", |_| {
+        let longer = POLARS.replace("range(6)", "range(60)").replace("turn *", "turn % 6 *");
+        Ok(words(["python3", "-c", &longer]))
+    }),
+    program("perl-hash", &["perl", "-v"], "perl", |_| {
+        Ok(words(["perl", "-e", &PERL.replace("3000000", "16000000")]))
+    }),
 ];
 
 const REDIS: &str = "redis-server --port 0 --save '' --unixsocket \"$socket\"";
@@ -139,6 +161,24 @@ for turn in range(6):
     total += int(joined.group_by('name').agg(polars.col('value').sum()).select(polars.col('value').max()).item())
 print(total)
 ";
+
+/// A map of strings, of which most lookups go to a small part.
+const STRINGS: &str = "import java.util.*; public class Strings { public static void main(String[] a) { \
+     HashMap<String, String> map = new HashMap<>(); Random random = new Random(1); long sum = 0; \
+     for (int i = 0; i < 900000; i++) map.put(\"key \" + i, \"value of some length \" + i); \
+     for (int i = 0; i < 8000000; i++) { double u = random.nextDouble(); \
+     sum += map.get(\"key \" + (int) (900000 * u * u * u * u)).length(); } System.out.println(sum); } }";
+
+/// A cache of strings that has room for half of the keys, and replaces what was used least
+/// recently.
+const CACHE: &str = "import java.util.*; public class Cache { public static void main(String[] a) { \
+     LinkedHashMap<String, String> cache = new LinkedHashMap<String, String>(16, 0.75f, true) { \
+     protected boolean removeEldestEntry(Map.Entry<String, String> eldest) { return size() > 700000; } }; \
+     Random random = new Random(1); long sum = 0, misses = 0; \
+     for (int i = 0; i < 40000000; i++) { double u = random.nextDouble(); \
+     String key = \"key \" + (int) (1400000 * u * u * u * u); String value = cache.get(key); \
+     if (value == null) { misses++; value = \"value of some length for \" + key; cache.put(key, value); } \
+     sum += value.length(); } System.out.println(sum + \" \" + misses); } }";
 
 /// Vectors and a data frame.
 const R: &str = "set.seed(1); n <- 2000000; d <- data.frame(k = sample(5000, n, TRUE), v = runif(n), t = sample(letters, n, TRUE)); s <- 0; \
@@ -289,30 +329,16 @@ fn go(directory: &Path) -> anyhow::Result<Vec<String>> {
     Ok(words([&binary.to_string_lossy()]))
 }
 
-fn java(directory: &Path, collector: &str) -> anyhow::Result<Vec<String>> {
-    let source = directory.join("Strings.java");
-    if !directory.join("Strings.class").exists() {
-        fs::write(
-            &source,
-            "import java.util.*; public class Strings { public static void main(String[] a) { \
-             HashMap<String, String> map = new HashMap<>(); Random random = new Random(1); long sum = 0; \
-             for (int i = 0; i < 900000; i++) map.put(\"key \" + i, \"value of some length \" + i); \
-             for (int i = 0; i < 8000000; i++) { double u = random.nextDouble(); \
-             sum += map.get(\"key \" + (int) (900000 * u * u * u * u)).length(); } System.out.println(sum); } }",
-        )?;
+/// A class whose source is `text`, compiled once in the directory.
+fn java(directory: &Path, class: &str, text: &str, collector: &str) -> anyhow::Result<Vec<String>> {
+    let source = directory.join(format!("{class}.java"));
+    if !directory.join(format!("{class}.class")).exists() {
+        fs::write(&source, text)?;
         ensure!(
             Command::new("javac").arg(&source).status().context("no javac")?.success(),
             "javac failed"
         );
     }
     let errors = format!("-XX:ErrorFile={}/error", directory.display());
-    Ok(words([
-        "java",
-        "-Xmx1g",
-        collector,
-        &errors,
-        "-cp",
-        &directory.to_string_lossy(),
-        "Strings",
-    ]))
+    Ok(words(["java", "-Xmx1g", collector, &errors, "-cp", &directory.to_string_lossy(), class]))
 }

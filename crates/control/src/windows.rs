@@ -31,6 +31,8 @@ pub enum Row {
         bound: f32,
         /// Time that the model and its measuring took, µs.
         spent_us: u32,
+        /// How urgently room was needed, at most: 0 to 12.
+        pressure: u8,
     },
     /// A tier in the window.
     Tier {
@@ -97,8 +99,8 @@ impl Row {
     /// The row as words of the ring.
     pub fn to_words(self) -> [u64; ROW_WORDS] {
         match self {
-            Row::Window { number, at_ns, knob, regions, left, bound, spent_us } => [
-                head(WINDOW, 0, 0, number),
+            Row::Window { number, at_ns, knob, regions, left, bound, spent_us, pressure } => [
+                head(WINDOW, pressure, 0, number),
                 at_ns,
                 pair(regions, left),
                 pair(knob.to_bits(), bound.to_bits()),
@@ -136,6 +138,7 @@ impl Row {
                 knob: float(e)?,
                 bound: float(f)?,
                 spent_us: words[4] as u32,
+                pressure: small,
             },
             TIER if usize::from(small) < MAX_TIERS => Row::Tier {
                 number,
@@ -177,6 +180,7 @@ mod tests {
                 left: 9,
                 bound: 1e9,
                 spent_us: 12,
+                pressure: 11,
             },
             Row::Tier {
                 number: 3,

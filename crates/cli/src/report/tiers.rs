@@ -138,9 +138,14 @@ fn legend(placed: &Placed) -> String {
     names.map(|(number, name)| format!("{number} {name}")).collect::<Vec<_>>().join(", ")
 }
 
-/// A line for each window: what it cost, and each tier's pages, those recommended, leaks, faults.
+/// A line for each window: what it cost, the pressure, and each tier's pages, those recommended,
+/// leaks, faults.
 fn table(text: &mut String, placed: &Placed) {
-    let _ = write!(text, "{:>8} {:>5} {:>6} {:>6}", "second", "knob", "cost", "bound");
+    let _ = write!(
+        text,
+        "{:>8} {:>5} {:>6} {:>6} {:>8}",
+        "second", "knob", "cost", "bound", "pressure"
+    );
     for name in &placed.tiers {
         let _ = write!(text, "  | {:<33}", format!("{name}: there/planned/leak/faults"));
     }
@@ -156,8 +161,8 @@ fn table(text: &mut String, placed: &Placed) {
         let bound = window.bound.map_or_else(|| "-".into(), |bound| format!("{bound:.3}"));
         let _ = write!(
             text,
-            "{:>8.1} {:>5.2} {:>6.3} {bound:>6}",
-            window.at_s, window.knob, window.cost
+            "{:>8.1} {:>5.2} {:>6.3} {bound:>6} {:>8}",
+            window.at_s, window.knob, window.cost, window.pressure
         );
         for tier in &window.tiers {
             let cells = [tier.actual_pages, tier.recommended_pages, tier.leaked_pages].map(mib);
@@ -277,6 +282,12 @@ fn plots(placement: &Placement, placed: &Placed) -> Vec<Plot> {
         plot("cost", "Cost beside all in DRAM".into(), "cost", Drawing::Lines(cost)),
         plot("faults", "Faults and leaks in a window".into(), "pages", Drawing::Lines(faults)),
         plot(
+            "pressure",
+            "How urgently room was needed in a window, from 0 to 12".into(),
+            "pressure",
+            Drawing::Lines(vec![("pressure".into(), over(&|seen| Some(f64::from(seen.pressure))))]),
+        ),
+        plot(
             "maps",
             "Tier of each region, the lowest address below: the darker, the slower".into(),
             "",
@@ -315,7 +326,7 @@ mod tests {
         for part in [
             "terrace-cost, process 7, 2 windows, of 5s at first; costs 88% of all in DRAM on average",
             "lz4: there/planned/leak/faults",
-            "    15.0  0.30  0.756  0.781",
+            "    15.0  0.30  0.756  0.781        6",
             "recommended tier (0 dram, 1 lz4), lowest address first, time to the right:\n  00\n  11\n",
             "actual tier (0 dram, 1 lz4), lowest address first, time to the right:\n  00\n  01\n",
         ] {
@@ -327,8 +338,8 @@ mod tests {
     fn pictures_follow_the_theme() {
         let svg = picture(&placement(), &samples::placed()).unwrap();
         assert!(svg.contains("prefers-color-scheme:dark") && svg.contains("lz4, planned"));
-        assert_eq!(svg.matches("<svg").count(), 5);
-        assert_eq!(svg.matches("</svg>").count(), 5);
+        assert_eq!(svg.matches("<svg").count(), 6);
+        assert_eq!(svg.matches("</svg>").count(), 6);
     }
 
     #[test]

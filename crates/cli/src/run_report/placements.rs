@@ -64,6 +64,8 @@ pub struct WindowSeen {
     pub left_pages: u32,
     /// Processor time that measuring and planning took.
     pub spent_us: u32,
+    /// How urgently room was needed within `--dram` or `--slowdown`, at most: 0 to 12.
+    pub pressure: u32,
     /// The tiers, fastest first.
     pub tiers: Vec<TierSeen>,
 }
@@ -210,7 +212,7 @@ impl Placed {
         prices: &Prices,
     ) {
         match row {
-            Row::Window { number, at_ns, knob, left, bound, spent_us, .. } => {
+            Row::Window { number, at_ns, knob, left, bound, spent_us, pressure, .. } => {
                 self.windows.push(WindowSeen {
                     number,
                     at_s: at_ns.saturating_sub(started_ns) as f64 / 1e9,
@@ -221,6 +223,7 @@ impl Placed {
                     bound: (bound > 0.0).then_some(f64::from(bound)),
                     left_pages: left,
                     spent_us,
+                    pressure: pressure.into(),
                     tiers: Vec::new(),
                 });
             }
@@ -317,6 +320,7 @@ pub mod samples {
                 left: 0,
                 bound: 800.0,
                 spent_us: 700,
+                pressure: number as u8 * 3,
             },
             tier(0, 512, 1024 - lz4, (1024 - lz4) as f32),
             tier(1, 512, lz4, lz4 as f32 / 2.0),
@@ -347,6 +351,7 @@ mod tests {
         let [first, second] = &placed.windows[..] else { panic!("{placed:?}") };
         assert_eq!((first.at_s, first.cost, first.knob), (10.0, 1.0, 0.3));
         assert_eq!((second.at_s, second.bound), (15.0, Some(800.0 / 1024.0)));
+        assert_eq!((first.pressure, second.pressure), (3, 6));
         assert!((second.cost - (524.0 + 250.0) / 1024.0).abs() < 1e-9);
         assert_eq!(second.tiers[1].leaked_pages, 12);
         let out = &placed.regions[1];

@@ -253,9 +253,8 @@ impl Mover {
     /// `--placement`: plans at a window's end, and moves pages for a slice of time where there is
     /// something to move. True while there is more.
     fn place(&mut self, budget: u64, watermark: u64, now_ns: u64) -> bool {
-        if self.placer.is_none() {
-            return false;
-        }
+        let Some(placer) = &mut self.placer else { return false };
+        placer.pressed(self.pressure);
         let pager = self.pager;
         if self.placer.as_ref().is_some_and(|placer| placer.is_due(pager, now_ns)) {
             self.scan();

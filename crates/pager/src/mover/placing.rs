@@ -22,7 +22,7 @@ use terrace_control::moves::MoveReason;
 use terrace_control::settings::{MAX_TIERS, Window};
 use terrace_control::windows::{Row, main_tier};
 use terrace_os as sys;
-use terrace_policy::eviction::victims::{Expectation, PRESSURE_MAX, RegionView};
+use terrace_policy::eviction::victims::{Expectation, PRESSURE_MAX, Pressure, RegionView};
 use terrace_policy::placement;
 use terrace_policy::tiering::heat::{Counted, Expected, Heat};
 use terrace_policy::tiering::{self, Codec, Kind, Model, Region, Resend, Setting, moves};
@@ -73,6 +73,8 @@ pub(crate) struct Placer {
     faults_then: Vec<u64>,
     window: u32,
     ended_ns: u64,
+    /// The highest pressure in this window.
+    pressure: Pressure,
 }
 
 impl Placer {
@@ -96,12 +98,18 @@ impl Placer {
             faults_then: vec![0; pager.tiers.len()],
             window: 0,
             ended_ns: now_ns,
+            pressure: 0,
         })
     }
 
     /// A sample of this weight met page `page` of a region.
     pub fn sampled(&mut self, region: u32, page: usize, weight: f32) {
         self.heat.sampled(region, page, weight);
+    }
+
+    /// Takes note of the pressure that there is now.
+    pub fn pressed(&mut self, pressure: Pressure) {
+        self.pressure = self.pressure.max(pressure);
     }
 
     /// Counts refaulted pages of a region.
@@ -324,6 +332,7 @@ impl Placer {
         left: u64,
         spent_ns: u64,
     ) {
+        let pressure = std::mem::take(&mut self.pressure);
         let Some(ring) = pager.window_ring() else { return };
         let number = self.window;
         let there = |place: &Places| place.all() > 0;
@@ -336,6 +345,7 @@ impl Placer {
                 left: left.min(u32::MAX.into()) as u32,
                 bound: self.model.bound().unwrap_or(0.0) as f32,
                 spent_us: (spent_ns / 1000) as u32,
+                pressure: pressure as u8,
             }
             .to_words(),
         );

@@ -10,25 +10,10 @@ use super::{Codec, Kind, Model, Resend, Setting, Tier, Window};
 /// densest compressed one.
 pub const NAMES: [&str; 3] = ["hemem*", "gswap*", "tmo*"];
 
-/// Smoothing of hotness over neighbours before percentiles are taken: the artifact's.
-const SMOOTHING: [f32; 7] = [0.1, 0.3, 0.4, 0.8, 0.4, 0.3, 0.1];
-
 /// Accesses that a percentage of the touched regions do not exceed; `None` if none was touched.
-/// `smoothed`: over neighbours, as the artifact does, which makes them about 2.4 times larger.
-pub fn percentile(window: &Window<'_>, percent: f64, smoothed: bool) -> Option<f32> {
-    let count = |region: isize| {
-        let region = usize::try_from(region).ok().and_then(|index| window.regions.get(index));
-        region.map_or(0.0, |region| region.accesses)
-    };
-    let mut counts: Vec<f32> = (0..window.regions.len() as isize)
-        .map(|region| match smoothed {
-            false => count(region),
-            true => {
-                SMOOTHING.iter().zip(region - 3..).map(|(weight, from)| weight * count(from)).sum()
-            }
-        })
-        .filter(|count| *count > 0.0)
-        .collect();
+pub fn percentile(window: &Window<'_>, percent: f64) -> Option<f32> {
+    let mut counts: Vec<f32> =
+        window.regions.iter().map(|region| region.accesses).filter(|count| *count > 0.0).collect();
     counts.sort_unstable_by(f32::total_cmp);
     let last = counts.len().checked_sub(1)?;
     counts.get((percent / 100.0 * last as f64).round() as usize).copied()
@@ -70,7 +55,7 @@ impl Model for Thresholds {
     }
 
     fn place(&mut self, window: &Window<'_>, plan: &mut Vec<u8>) {
-        let limit = percentile(window, self.percent, false).unwrap_or(f32::INFINITY);
+        let limit = percentile(window, self.percent).unwrap_or(f32::INFINITY);
         plan.clear();
         plan.extend(window.regions.iter().map(
             |region| {

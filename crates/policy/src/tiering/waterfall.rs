@@ -26,7 +26,7 @@ impl Model for Waterfall {
     }
 
     fn place(&mut self, window: &Window<'_>, plan: &mut Vec<u8>) {
-        let limit = percentile(window, self.percent, false).unwrap_or(f32::INFINITY);
+        let limit = percentile(window, self.percent).unwrap_or(f32::INFINITY);
         let last = window.tiers.len().saturating_sub(1);
         plan.clear();
         plan.extend(window.regions.iter().map(|region| {
