@@ -24,7 +24,7 @@ use terrace_policy::eviction::victims::Reason;
 /// `terrace status`.
 #[derive(Args, Debug)]
 pub struct StatusArguments {
-    /// Print JSON: one object a poll
+    /// Print JSON: one object an update
     #[arg(long)]
     pub json: bool,
     /// Look again every second, until the end of the last run

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 /// `terrace top`.
 #[derive(Args, Debug)]
 pub struct TopArguments {
-    /// Seconds between polls (0.2 to 60)
+    /// Seconds between updates (0.2 to 60)
     #[arg(long, value_name = "SECONDS", default_value_t = 2.0, value_parser = seconds_between)]
     pub interval: f64,
 }

@@ -112,7 +112,7 @@ pub struct Stat {
 }
 
 impl Stat {
-    /// Of a process, as it is now.
+    /// Reads the figures of a process, as it is now.
     pub fn of(pid: impl Display) -> anyhow::Result<Stat> {
         let text = file(&pid, "stat").with_context(|| format!("process {pid} is gone"))?;
         Stat::parse(&text)
