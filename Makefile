@@ -112,7 +112,8 @@ install:
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man3 man/mnalloc.3
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man1 man/terrace-kv.1
 	mkdir -p $(DESTDIR)$(PREFIX)/lib/pkgconfig
-	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' terrace.pc.in >$(DESTDIR)$(PREFIX)/lib/pkgconfig/terrace.pc
+	for library in terrace terrace_objects; do \
+		sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' $$library.pc.in >$(DESTDIR)$(PREFIX)/lib/pkgconfig/$$library.pc || exit; done
 	mkdir -p $(DESTDIR)$(PREFIX)/lib/systemd/system
 	for unit in terrace@.service terrace-kv.service; do \
 		sed 's|@PREFIX@|$(PREFIX)|' packaging/$$unit.in >$(DESTDIR)$(PREFIX)/lib/systemd/system/$$unit || exit; done
@@ -130,6 +131,7 @@ $(RELEASE)/copyright: Cargo.lock
 uninstall:
 	rm -rf $(DESTDIR)$(PREFIX)/lib/terrace $(DESTDIR)$(PREFIX)/share/doc/terrace
 	cd $(DESTDIR)$(PREFIX) && rm -f bin/terrace bin/terrace-kv include/terrace.h include/terrace.hpp include/terrace_objects.h lib/pkgconfig/terrace.pc \
+		lib/pkgconfig/terrace_objects.pc \
 		lib/systemd/system/terrace@.service lib/systemd/system/terrace-kv.service lib/udev/rules.d/60-terrace.rules lib/sysctl.d/60-terrace.conf \
 		share/man/man3/mnalloc.3* share/man/man1/terrace.1* share/man/man1/terrace-*.1* \
 		share/bash-completion/completions/terrace.bash share/zsh/site-functions/_terrace share/fish/vendor_completions.d/terrace.fish

@@ -6,7 +6,10 @@
  * so brings hot objects together. It works over any tiering beneath, by pages. The contract of the
  * function is in docs/moving-objects.md; the short form is below.
  *
- * Link with libterrace_objects.a: cc program.c -lterrace_objects -lpthread -ldl -lm
+ * Link with libterrace_objects.a: cc program.c $(pkg-config --cflags --libs terrace_objects)
+ *
+ * In debug builds (without NDEBUG) callbacks are checked: a breach of the contract is reported by
+ * name and ends the program. The settings of a heap may say otherwise.
  */
 #ifndef TERRACE_OBJECTS_H
 #define TERRACE_OBJECTS_H
@@ -49,10 +52,20 @@ struct terrace_objects_settings {
     uint64_t hot_bytes;
     uint64_t bytes_per_s; /* maximum bytes moved in a second (64 MiB) */
     double cpu_share;     /* maximum share of the time between steps, 0 to 1 (0.02) */
-    int check_callbacks;  /* a breach of the contract is reported by name and ends the program */
+    int check_callbacks;  /* 1: callbacks are checked, -1: they are not (debug builds: they are) */
     terrace_objects_reference *reference; /* for that, if the program uses terrace_objects_step */
     int choice; /* of the segments to empty: enum terrace_objects_choice */
 };
+
+/*
+ * Has callbacks checked (1) or not (0) in heaps made from now on whose settings do not say. Debug
+ * builds switch it on before main.
+ */
+void terrace_objects_check(int on);
+
+#ifndef NDEBUG
+__attribute__((constructor)) static void terrace_objects_check_debug_build(void) { terrace_objects_check(1); }
+#endif
 
 /*
  * Makes a heap. NULL with errno EINVAL for settings that cannot work, ENOMEM without address space.

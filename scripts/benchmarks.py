@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Makes docs/benchmarks.md, one screen of results, out of bench/results/, a page and a plot for each
-benchmark in docs/benchmarks/, and what README.md says of its plot:
+benchmark in docs/benchmarks/, and what README.md says of its plots:
 
     scripts/benchmarks.py            writes them
     scripts/benchmarks.py --check    exit status 1 if they, or the plots, are not what the results say
@@ -21,6 +21,8 @@ PAGES = ROOT / "docs/benchmarks"
 README = ROOT / "README.md"
 # The servers of the plots, and the least share of memory that counts as near all of it.
 CURVES, NEAR_ALL = ["memcached", "redis"], 90
+# Share of memcached's memory in the plot of terrace-kv.
+KV_SHARE = 30
 NOTE = "notes/2026-11-27-benchmarks.md"
 
 
@@ -160,6 +162,22 @@ def of_the_plot():
     )
 
 
+def of_the_kv_plot():
+    """What README.md says of the plot of terrace-kv, at the share of memory that the plot shows."""
+    cells = {depth: of for (share, _, depth), of in benchmark_pages.kv_memory().items() if share == KV_SHARE}
+
+    def to(peer, figure):
+        values = [of["terrace-kv"][figure] / of[peer][figure] for _, of in sorted(cells.items())]
+        return " and ".join(f"{value:.2f}" for value in values)
+
+    depths = " and ".join(str(depth) for depth in sorted(cells))
+    return (
+        f"With {KV_SHARE} % of memcached's memory, [terrace-kv](docs/terrace-kv.md) answers {to('memcached-zram', 'ops_per_s')} times memcached's "
+        f"requests over zram, at depth {depths},\nand {to('redis-zram', 'ops_per_s')} times redis's. "
+        f"Its p99.9 is {to('memcached-zram', 'p999_us')} times memcached's, and {to('redis-zram', 'p999_us')} times redis's.\n"
+    )
+
+
 def shows_the_results(server):
     """Whether the dots of a plot lie where its server's results are: Terrace's, then zram's, of the
     throughput, and then those of the 99th percentile."""
@@ -192,8 +210,9 @@ def shows_the_results(server):
 def main():
     text, readme = page(), README.read_text()
     before, rest = readme.split("zram-lz4.svg)\n\n", 1)
-    after = rest[rest.index("On all CPUs") :]
-    told = f"{before}zram-lz4.svg)\n\n{of_the_plot()}{after}"
+    between, kv = rest[rest.index("On all CPUs") :], "![terrace-kv"
+    between, after = between[: between.index("With ")], between[between.index(kv) :]
+    told = f"{before}zram-lz4.svg)\n\n{of_the_plot()}{between}{of_the_kv_plot()}\n{after}"
     wanted = {PAGE: text, README: told} | {PAGES / name: made for name, made in benchmark_pages.written().items()}
     if sys.argv[1:] == ["--check"]:
         faults = [

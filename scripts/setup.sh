@@ -123,6 +123,9 @@ if [ "$id" = debian ]; then
     case $job in test | ci)
         # For a checker of Kubernetes manifests, which is no package of Debian's.
         python3 -c 'import ensurepip' 2>/dev/null || missing python3-venv 'environments of Python (python3-venv)'
+        # A second compiler for C programs with moving objects. Its sanitizers are a package of their own, which it only recommends.
+        has clang && [ -e "$(clang -print-resource-dir)/lib/linux/libclang_rt.tsan-$(uname -m).a" ] ||
+            missing 'clang libclang-rt-dev' 'clang with its sanitizers (clang, libclang-rt-dev)'
         # For services in a guest. Nothing of it runs on this machine.
         has systemd-analyze || missing systemd 'systemd, and a tool that checks units (systemd-analyze)'
         has udevadm || missing udev 'udev (udevadm)'

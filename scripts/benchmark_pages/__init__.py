@@ -6,9 +6,11 @@ from .common import RESULTS, mean, text, wrapped
 from .idle import huge, idle, malloc, malloc_ratios, metadata, sampled, threads, top
 from .objects import buckets, consolidate, contexts, objects
 from .single import calls, fault_steps, faulters, pages
-from .whole import adapt, adapt_slowdown, attached, costs, fill, honesty, honesty_told, kv, plans, programs, servers, slowdown
+from .whole import (
+    adapt, adapt_slowdown, attached, costs, fill, honesty, honesty_told, kv, kv_memory, plans, programs, servers, slowdown
+)
 
-__all__ = ["links", "malloc_ratios", "mean", "shown", "written"]
+__all__ = ["kv_memory", "links", "malloc_ratios", "mean", "shown", "written"]
 
 ALL = {
     "programs and servers": [servers, programs, fill, honesty, costs, kv, adapt],
@@ -31,6 +33,7 @@ def written():
         files[f"{page.name}.md"] = text(page)
         if page.plot:
             files[f"{page.name}.svg"] = page.plot
+        files |= {f"{name}.svg": plot for name, plot in page.plots.items()}
     return files
 
 

@@ -29,6 +29,8 @@ class Page:
     # The text of a plot, or paths of some that are there.
     plot: str = ""
     pictures: list = field(default_factory=list)
+    # More plots: their texts by name.
+    plots: dict = field(default_factory=dict)
     note: str = ""
     # Why no test runs the command, by tests/tests/documents.rs.
     not_run: str = "quiet"
@@ -99,6 +101,7 @@ def text(page):
         "```",
         "",
         *(f"![{page.title}]({picture})" for picture in pictures),
+        *(f"\n![{page.title}]({name}.svg)" for name in page.plots),
     ]
     for heading, columns, rows in page.tables:
         lines += ["", f"## {heading}", "", "| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]

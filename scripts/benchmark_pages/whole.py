@@ -351,6 +351,19 @@ def costs():
     )
 
 
+# Who is compared at equal memory, and how the plot names some of them.
+SIDES = ["memcached-zram", "redis-zram", "memcached-terrace", "terrace-kv", "terrace-kv-consolidated"]
+SHOWN = {"terrace-kv-consolidated": "consolidated"}
+
+
+def kv_memory():
+    """The rows at equal memory: by share of memory, connections and depth, and by side."""
+    cells = {}
+    for row in read("kv-memory")["rows"]:
+        cells.setdefault((row["share"], row["connections"], row["depth"]), {})[row["side"]] = row
+    return cells
+
+
 def kv():
     names = ["ceiling", "memcached", "redis", "terrace-kv"]
     figures = ["server_us_per_op", "p99_us", "p999_us"]
@@ -378,28 +391,32 @@ def kv():
                             [of[name]["ops_per_s"] / of["memcached"]["ops_per_s"] for name in names[1:]],
                         )
                     )
-    sides = ["memcached-zram", "redis-zram", "memcached-terrace", "terrace-kv", "terrace-kv-consolidated"]
-    short = {}
-    for row in read("kv-memory")["rows"]:
-        short.setdefault((row["share"], row["connections"], row["depth"]), {})[row["side"]] = row["to_memcached_zram"]
-    cells = [
-        [f"{share} %", f"{connections} × {depth}"] + [f"{of[side]:.2f}" if side in of else "" for side in sides]
-        for (share, connections, depth), of in short.items()
-    ]
+    memory = kv_memory()
+    requests, tails = [], []
+    for (share, connections, depth), of in memory.items():
+        setting = [f"{share} %", f"{connections} × {depth}"]
+        requests.append(setting + [f"{of[side]['to_memcached_zram']:.2f}" if side in of else "" for side in SIDES])
+        tails.append(setting + [f"{of[side]['p999_us'] / 1000:.2f}" if side in of else "" for side in SIDES])
     tables.append(hits())
-    tables.insert(
-        0,
-        (
-            "At equal memory: requests a second, as multiples of memcached's over zram",
-            ["memory", "connections × depth", *sides],
-            cells,
-        ),
-    )
-    single = [of["terrace-kv"] for (_, _, depth), of in short.items() if depth == 1]
+    columns = ["memory", "connections × depth", *SIDES]
+    tables[:0] = [
+        ("At equal memory: requests a second, as multiples of memcached's over zram", columns, requests),
+        ("At equal memory: p99.9, ms", columns, tails),
+    ]
+    groups_of_memory = [
+        (f"{share} %, depth {depth}", [of[side]["to_memcached_zram"] if side in of else None for side in SIDES])
+        for (share, _, depth), of in memory.items()
+        if share == 30
+    ]
+    single = [of["terrace-kv"]["to_memcached_zram"] for (_, _, depth), of in memory.items() if depth == 1]
+    tail_to = {
+        peer: span([of["terrace-kv"]["p999_us"] / of[peer]["p999_us"] for of in memory.values()]) for peer in SIDES[:2]
+    }
     return Page(
         name="kv",
         title="terrace-kv",
-        result=f"At equal memory terrace-kv answers {span(single) if len(set(single)) > 1 else f'{single[0]:.2f}'} times as many requests as memcached over zram, one request at a time on each connection.",
+        result=f"At equal memory terrace-kv answers {span(single) if len(set(single)) > 1 else f'{single[0]:.2f}'} times as many requests as memcached over zram, one request at a time on each connection. "
+        f"Its p99.9 is {tail_to['memcached-zram']} times memcached's over zram, and {tail_to['redis-zram']} times redis's.",
         what="terrace-kv beside memcached and redis: with all of its memory, and at a share of memcached's.",
         how="The server has CPU 0, the client CPU 1, and every value is checked. The ceiling is a server that keeps nothing. "
         + f"An item of 100 bytes takes {', '.join(f'{bytes:.0f} in {name}' for name, bytes in size.items())}.",
@@ -408,6 +425,14 @@ def kv():
         files=["kv-memory", "kv-hits", "kv-tcp", "kv-unix"],
         tables=tables,
         plot=bars("requests a second over TCP, 50 connections, as multiples of memcached's", names[1:], groups, mark=1),
+        plots={
+            "kv-memory": bars(
+                "requests a second at 30 % of memcached's memory, as multiples of memcached's over zram",
+                [SHOWN.get(side, side) for side in SIDES],
+                groups_of_memory,
+                mark=1,
+            )
+        },
         note="../notes/2026-11-28-kv-on-one-core.md",
     )
 

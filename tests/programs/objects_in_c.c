@@ -1,5 +1,5 @@
 /* C programs with moving objects: callbacks that break the contract, and what Terrace is told of
- * segments. `objects_in_c CASE CHECKED` */
+ * segments. `objects_in_c CASE CHECKED`, where CHECKED is 1, -1, or 0 for as it was built. */
 #include "cold.h"
 #include <terrace_objects.h>
 

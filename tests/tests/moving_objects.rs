@@ -2,10 +2,12 @@
 //! entries stay. The first gives what it was given, alone and over Terrace's tiers, and differs
 //! little from the second.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::LazyLock;
-use terrace_tests::{Program, Terrace, compiled, objects_library, skip};
+use terrace_testkit::group::MemoryGroup;
+use terrace_tests::{Program, Terrace, Zram, compiled, objects_library, skip};
 
 fn example(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples").join(name)
@@ -23,10 +25,12 @@ static MOVABLE: LazyLock<PathBuf> =
     LazyLock::new(|| linked(&example("movable_cache.c"), &["-Werror"]));
 static IN_C: LazyLock<PathBuf> =
     LazyLock::new(|| linked(Path::new("objects_in_c.c"), &["-Werror", "-rdynamic"]));
+static THREADS: LazyLock<PathBuf> =
+    LazyLock::new(|| linked(Path::new("objects_threads.c"), &["-Werror"]));
 
 /// A case of `objects_in_c.c`, with callbacks that are checked or not.
 fn in_c(case: &str, checked: bool) -> Output {
-    let checked = if checked { "1" } else { "0" };
+    let checked = if checked { "1" } else { "-1" };
     Command::new(&*IN_C).args([case, checked]).output().unwrap()
 }
 
@@ -80,6 +84,45 @@ fn entries_move_over_terraces_tiers() {
     }
 }
 
+/// Number of pages that the kernel has swapped out so far, of all programs.
+fn swapped_out() -> u64 {
+    let counts = std::fs::read_to_string("/proc/vmstat").unwrap();
+    let count = counts.lines().find_map(|line| line.strip_prefix("pswpout "));
+    count.and_then(|count| count.parse().ok()).expect("the kernel counts them")
+}
+
+/// A control group has less memory than the entries take, so that the kernel swaps to zram. The
+/// cache checks each value that it finds.
+#[test]
+fn entries_move_over_the_kernels_swap() {
+    const TEST: &str = "entries_move_over_the_kernels_swap";
+    let _zram = match Zram::swap_on(512 << 20) {
+        Ok(zram) => zram,
+        Err(why) => return skip(TEST, &why),
+    };
+    let group = match MemoryGroup::limited("terrace-test", 32 << 20) {
+        Ok(group) => group,
+        Err(why) => return skip(TEST, &format!("{why:#}")),
+    };
+    let (processes, before) = (group.processes_file(), swapped_out());
+    let join = "echo 0 >\"$0\" && exec \"$@\"";
+    let finished = Program::new(&*MOVABLE)
+        .arg("300000")
+        .launched_by([OsStr::new("sh"), OsStr::new("-c"), OsStr::new(join), processes.as_os_str()])
+        .succeed();
+    assert!(moved(&String::from_utf8_lossy(&finished.stdout)) > 0, "no entry moved");
+    let pages = swapped_out() - before;
+    assert!(pages > 1000, "{pages} pages were swapped out");
+}
+
+/// Readers pin, and go on after they left. Writers replace, delete and change in place. One thread
+/// calls the step with the paper's callback, and begins each round itself.
+#[test]
+fn threads_in_c_find_every_value_while_objects_move() {
+    let finished = Program::new(&*THREADS).succeed();
+    println!("{}", String::from_utf8_lossy(&finished.stdout));
+}
+
 #[test]
 fn breaches_by_c_programs_are_told_by_name() {
     for (case, told) in [
@@ -90,6 +133,44 @@ fn breaches_by_c_programs_are_told_by_name() {
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert!(!output.status.success() && stderr.contains(told), "{case}: {stderr}");
     }
+}
+
+/// A program whose settings say nothing is checked, unless it is built with NDEBUG.
+#[test]
+fn debug_builds_in_c_are_checked() {
+    let case = |program: &Path| Command::new(program).args(["no_result", "0"]).output().unwrap();
+    let output = case(IN_C.as_path());
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let told = "a result that is none of the five";
+    assert!(!output.status.success() && stderr.contains(told), "{stderr}");
+    let scratch = tempfile::tempdir().unwrap();
+    let source = scratch.path().join("objects_in_c_ndebug.c");
+    let original = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/objects_in_c.c");
+    std::fs::write(&source, format!("#include \"{}\"\n", original.display())).unwrap();
+    let output = case(&linked(&source, &["-DNDEBUG", "-rdynamic"]));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// What `make install` places is enough to build a program with the words of its first lines.
+#[test]
+fn pkg_config_knows_what_to_link_with() {
+    let scratch = tempfile::tempdir().unwrap();
+    let prefix = scratch.path().join("installed");
+    let built = objects_library().parent().expect("it has a directory").to_owned();
+    Program::new("make")
+        .args(["-s", "-C", concat!(env!("CARGO_MANIFEST_DIR"), "/.."), "install"])
+        .arg(format!("PREFIX={}", prefix.display()))
+        .arg(format!("RELEASE={}", built.display()))
+        .succeed();
+    let source = std::fs::read_to_string(example("movable_cache.c")).unwrap();
+    let line = source.lines().find_map(|line| line.trim().strip_prefix("*     cc "));
+    let command = format!("cc {}", line.expect("the example says how it is built"));
+    std::fs::write(scratch.path().join("movable_cache.c"), &source).unwrap();
+    Program::new("sh")
+        .args(["-c", &format!("{command} && ./movable_cache 1000")])
+        .current_dir(scratch.path())
+        .env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig"))
+        .succeed();
 }
 
 #[test]
@@ -123,30 +204,35 @@ fn compiles(compiler: &str, sanitizer: &str) -> bool {
     made.is_ok_and(|made| made.status.success())
 }
 
-/// gcc must be there with all three sanitizers: its package brings them. Setup does not install
-/// clang, whose packages take 230 MB for checks that gcc makes of the same code. Where clang is
-/// there, it is used.
+/// gcc must be there with all three sanitizers: its package brings them. On Debian, setup installs
+/// clang with its own. Elsewhere clang is used where it is there.
+///
+/// The library's archive is not instrumented. A program of several threads therefore tells
+/// ThreadSanitizer itself what the library orders (`objects_threads.c`).
 #[test]
 fn c_programs_are_clean_under_sanitizers() {
     let (library, include) = (objects_library(), example("../include"));
+    let threads = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/objects_threads.c");
+    let sources = [example("cache.c"), example("movable_cache.c"), threads];
     for (compiler, sanitizer) in ["gcc", "clang"]
         .into_iter()
         .flat_map(|compiler| ["address", "leak", "thread"].map(|sanitizer| (compiler, sanitizer)))
     {
         if !compiles(compiler, sanitizer) {
             let what = format!("{compiler} -fsanitize={sanitizer}");
+            let why = "it makes no program: run scripts/setup.sh test, on Debian";
             match compiler {
-                "gcc" => skip(&what, "it makes no program: run scripts/setup.sh test"),
-                _ => println!("skipped: {what}: not installed, and setup does not install it"),
+                "gcc" => skip(&what, why),
+                _ => println!("skipped: {what}: {why}"),
             }
             continue;
         }
         let scratch = tempfile::tempdir().unwrap();
-        for source in ["cache.c", "movable_cache.c"] {
+        for source in &sources {
             let program = scratch.path().join("program");
             let output = Command::new(compiler)
                 .args(["-O1", "-g", "-pthread", &format!("-fsanitize={sanitizer}"), "-I"])
-                .args([&include, Path::new("-o"), &program, &example(source), &library])
+                .args([&include, Path::new("-o"), &program, source, &library])
                 .args(["-ldl", "-lm"])
                 .output()
                 .unwrap();
@@ -158,7 +244,8 @@ fn c_programs_are_clean_under_sanitizers() {
             let told = String::from_utf8_lossy(&output.stderr);
             assert!(
                 output.status.success() && !told.contains("Sanitizer"),
-                "{source}, {compiler}, {sanitizer}: {told}"
+                "{}, {compiler}, {sanitizer}: {told}",
+                source.display()
             );
         }
     }

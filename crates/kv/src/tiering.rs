@@ -43,6 +43,9 @@ impl Tiering {
         if let Ok(stress) = std::env::var("TERRACE_STRESS") {
             settings.stress = stress.parse().map_err(|error| format!("{error}"))?;
         }
+        if let Ok(injection) = std::env::var("TERRACE_INJECT") {
+            settings.inject = Some(injection.parse()?);
+        }
         // Nothing that `malloc` returns is managed here, so that the hooks around it have no work.
         let host = Host {
             enter_internal: || {},

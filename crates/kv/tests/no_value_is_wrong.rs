@@ -364,15 +364,18 @@ fn break_off(socket: &Path, stop: &AtomicBool) {
     }
 }
 
-fn torture(flags: &[&str], keys: u64, usual: u64, stress: bool, may_lose: bool) {
+/// Evicts random pages all the time.
+const STRESS: (&str, &str) = ("TERRACE_STRESS", "full");
+/// Has 30 of 1,000 kernel calls that move pages fail.
+const FAILING: (&str, &str) = ("TERRACE_INJECT", "1:30");
+
+/// Runs all of them at once on a server with these flags and variables.
+fn torture(flags: &[&str], keys: u64, usual: u64, environment: &[(&str, &str)], may_lose: bool) {
     let seconds = std::env::var("TERRACE_SOAK_SECONDS").ok().and_then(|text| text.parse().ok());
     let scratch = tempfile::tempdir().expect("a directory");
     let socket = scratch.path().join("socket");
     let mut command = Command::new(env!("CARGO_BIN_EXE_terrace-kv"));
-    command.env("TERRACE_KV_MOVES", "often");
-    if stress {
-        command.env("TERRACE_STRESS", "full");
-    }
+    command.env("TERRACE_KV_MOVES", "often").envs(environment.iter().copied());
     let mut server = Server::start_by(command, &socket, flags);
     let idle: Vec<UnixStream> = (0..IDLE)
         .map(|_| {
@@ -449,26 +452,38 @@ fn torture(flags: &[&str], keys: u64, usual: u64, stress: bool, may_lose: bool) 
 /// Only the size of the data makes pages leave. By its name this test begins first, as it is long.
 #[test]
 fn above_dram() {
-    torture(&["-m", "512", "-t", "3", "--dram", "16M"], MANY_KEYS, LONG_SECONDS, false, false);
+    torture(&["-m", "512", "-t", "3", "--dram", "16M"], MANY_KEYS, LONG_SECONDS, &[], false);
 }
 
 #[test]
 fn in_dram() {
-    torture(&["-m", "256", "-t", "3"], KEYS, SECONDS, false, false);
+    torture(&["-m", "256", "-t", "3"], KEYS, SECONDS, &[], false);
 }
 
 #[test]
 fn where_items_are_evicted() {
-    torture(&["-m", "4", "-t", "3", "-I", "64k"], KEYS, SECONDS, false, true);
+    torture(&["-m", "4", "-t", "3", "-I", "64k"], KEYS, SECONDS, &[], true);
 }
 
 #[test]
 fn where_pages_come_and_go() {
-    torture(&["-m", "256", "-t", "3", "--dram", "16M"], KEYS, SECONDS, true, false);
+    torture(&["-m", "256", "-t", "3", "--dram", "16M"], KEYS, SECONDS, &[STRESS], false);
 }
 
 #[test]
 fn where_pages_come_and_go_and_items_are_evicted() {
     let flags = ["-m", "4", "-t", "3", "-I", "64k", "--dram", "16M"];
-    torture(&flags, KEYS, LONG_SECONDS, true, true);
+    torture(&flags, KEYS, LONG_SECONDS, &[STRESS], true);
+}
+
+#[test]
+fn where_kernel_calls_fail() {
+    let flags = ["-m", "256", "-t", "3", "--dram", "16M"];
+    torture(&flags, KEYS, SECONDS, &[STRESS, FAILING], false);
+}
+
+#[test]
+fn where_kernel_calls_fail_and_items_are_evicted() {
+    let flags = ["-m", "4", "-t", "3", "-I", "64k", "--dram", "16M"];
+    torture(&flags, KEYS, SECONDS, &[STRESS, FAILING], true);
 }

@@ -8,8 +8,13 @@ use crate::slice::Slice;
 use crate::{Consolidator, Counters, Progress, Rules};
 use std::ffi::{c_int, c_void};
 use std::ptr::{NonNull, null_mut};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+
+/// Whether callbacks of heaps made from now on are checked, where their settings do not say.
+static CHECKS: AtomicBool = AtomicBool::new(cfg!(debug_assertions));
 
 /// A heap and its consolidator.
 pub struct Objects {
@@ -98,6 +103,12 @@ fn or_default<T: PartialEq + Default>(value: T, default: T) -> T {
     if value == T::default() { default } else { value }
 }
 
+/// Checks callbacks, or does not, in heaps made from now on whose settings do not say.
+#[unsafe(no_mangle)]
+pub extern "C" fn terrace_objects_check(on: c_int) {
+    CHECKS.store(on != 0, Relaxed);
+}
+
 /// Makes a heap. NULL with EINVAL where a setting cannot work, ENOMEM without address space.
 ///
 /// # Safety
@@ -106,11 +117,14 @@ fn or_default<T: PartialEq + Default>(value: T, default: T) -> T {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn terrace_objects_create(settings: *const CSettings) -> *mut Objects {
     let (mut made, mut rules, mut reference) = (Settings::default(), Rules::default(), None);
+    made.check_callbacks = CHECKS.load(Relaxed);
     // SAFETY: as promised.
     if let Some(wanted) = unsafe { settings.as_ref() } {
         made.capacity = or_default(wanted.capacity, made.capacity);
         made.segment_bytes = or_default(wanted.segment_bytes, made.segment_bytes);
-        made.check_callbacks |= wanted.check_callbacks != 0;
+        if wanted.check_callbacks != 0 {
+            made.check_callbacks = wanted.check_callbacks > 0;
+        }
         reference = wanted.reference;
         rules.hot_bytes = Some(wanted.hot_bytes).filter(|bytes| *bytes > 0);
         rules.bytes_per_s = or_default(wanted.bytes_per_s, rules.bytes_per_s);

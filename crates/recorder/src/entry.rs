@@ -284,7 +284,7 @@ unsafe extern "C" {
     fn _dl_find_object(address: usize, found: *mut Found) -> i32;
 }
 
-/// Name of an address, such as `file+0x1234`, as addr2line takes it.
+/// Name of an address, such as `/path/file+0x1234`: where the file is, and what addr2line takes.
 fn name_of(address: usize) -> String {
     // SAFETY: fills in what it is given, for which there is room; a library's name lives as long as
     // it is loaded, and it has just called.
@@ -307,9 +307,5 @@ fn name_of(address: usize) -> String {
     } else {
         path.into()
     };
-    format!(
-        "{}+{:#x}",
-        path.file_name().unwrap_or_default().to_string_lossy(),
-        address.wrapping_sub(base)
-    )
+    format!("{}+{:#x}", path.display(), address.wrapping_sub(base))
 }

@@ -264,7 +264,7 @@ fn samples(sites: &Sites) -> f64 {
 
 /// The symbols of the files that were met.
 #[derive(Default)]
-struct Symbols {
+pub(super) struct Symbols {
     files: HashMap<String, Option<Loader>>,
 }
 
@@ -275,7 +275,7 @@ impl Symbols {
 
     /// The function of a frame, with its line where that is known; the frame itself where the file
     /// has no names.
-    fn name(&mut self, frame: &str) -> String {
+    pub(super) fn name(&mut self, frame: &str) -> String {
         let Some((file, offset)) = frame.rsplit_once("+0x") else { return frame.into() };
         let Ok(address) = u64::from_str_radix(offset, 16) else { return frame.into() };
         let loader = self.files.entry(file.to_owned()).or_insert_with(|| Loader::new(file).ok());

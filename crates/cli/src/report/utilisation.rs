@@ -9,6 +9,7 @@
 use crate::quantity::{bytes, share};
 use crate::report::args::UtilisationArguments;
 use crate::report::recording;
+use crate::report::sites::Symbols;
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap};
@@ -41,6 +42,8 @@ const STYLE: &str = "<style>svg{background:#fff}text{fill:#1c2024}.pages{fill:#b
     .hot{fill:#9cf}}</style>";
 /// Sites that are printed.
 const SITES_SHOWN: usize = 20;
+/// Column at which the names of a site's functions begin.
+const NAME_COLUMN: usize = 37;
 
 /// A live object.
 #[derive(Clone, Copy)]
@@ -208,7 +211,11 @@ fn hits(mut things: Vec<(f64, f64)>, budgets: &[f64]) -> Vec<f64> {
 pub fn show(arguments: &UtilisationArguments) -> Result<u8> {
     let shown = arguments.file.display().to_string();
     let (told, status) = read(arguments).with_context(|| shown.clone())?;
-    let text = if arguments.json { format!("{:#}\n", told.json()) } else { told.text() };
+    let mut symbols = Symbols::default();
+    let text = match arguments.json {
+        true => format!("{:#}\n", told.json(&mut symbols)),
+        false => told.text(&mut symbols),
+    };
     if let Some(path) = &arguments.svg {
         std::fs::write(path, told.svg())
             .with_context(|| format!("cannot write {}", path.display()))?;
@@ -343,12 +350,13 @@ impl Found {
 }
 
 impl Told {
-    fn site(&self, context: u32) -> String {
+    /// The functions of a context's frames: the caller of malloc, its caller and so on.
+    fn functions(&self, context: u32, symbols: &mut Symbols) -> Vec<String> {
         let frames = self.contexts.get(context as usize);
-        frames.filter(|frames| !frames.is_empty()).map_or("?".into(), |frames| frames.join(" < "))
+        frames.into_iter().flatten().map(|frame| symbols.name(frame)).collect()
     }
 
-    fn text(&self) -> String {
+    fn text(&self, symbols: &mut Symbols) -> String {
         let mut out = format!(
             "utilisation of the pages of `{}`: {} windows of {}\n",
             self.command,
@@ -382,14 +390,18 @@ impl Told {
         out += "  by allocation site, what wastes most first:\n";
         let sites = self.found[0].sites();
         for (site, hot, pages) in sites.iter().take(SITES_SHOWN) {
+            let names = self.functions(*site, symbols);
             let _ = writeln!(
                 out,
                 "    {:>8} hot in {:>8}: {:>5}  {}",
                 bytes(*hot as u64),
                 bytes(*pages as u64),
                 share(hot / pages.max(1.0)),
-                self.site(*site)
+                names.first().map_or("?", String::as_str)
             );
+            for name in names.iter().skip(1) {
+                let _ = writeln!(out, "{:NAME_COLUMN$}← {name}", "");
+            }
         }
         if sites.len() > SITES_SHOWN {
             let _ = writeln!(out, "    and {} more (--json)", sites.len() - SITES_SHOWN);
@@ -402,11 +414,12 @@ impl Told {
         self.found[0].hits.iter().map(|hits| (hits.0 / count, hits.1 / count)).collect()
     }
 
-    fn json(&self) -> Value {
+    fn json(&self, symbols: &mut Symbols) -> Value {
         let pages = self.found.iter().zip(PAGES).map(|(found, page)| {
             let (hot, pages) = found.mean();
             let sites = found.sites().into_iter().map(|(site, hot, pages)| {
-                json!({ "frames": self.contexts.get(site as usize), "hot_bytes": hot as u64,
+                json!({ "frames": self.contexts.get(site as usize),
+                    "functions": self.functions(site, symbols), "hot_bytes": hot as u64,
                     "page_bytes": pages as u64, "utilisation": hot / pages.max(1.0) })
             });
             json!({
@@ -529,8 +542,14 @@ mod tests {
         let sites = told.found[0].sites();
         assert_eq!((sites[0].0, sites[0].1, sites[0].2), (0, 6400.0, 409_600.0));
         assert_eq!((sites[1].0, sites[1].1, sites[1].2), (1, 8192.0, 8192.0));
-        assert!(told.text().contains("new_item < main"), "{}", told.text());
-        assert_eq!(told.json()["pages"][0]["saved_bytes"], 102 * 4096 - 14_592);
+        let text = told.text(&mut Symbols::default());
+        let lines: Vec<_> = text.lines().collect();
+        let at = lines.iter().position(|line| line.ends_with("  new_item")).expect(&text);
+        assert_eq!(lines[at + 1].trim(), "← main", "{text}");
+        assert_eq!(lines[at + 1].find('←'), lines[at].find("new_item"), "{text}");
+        let json = told.json(&mut Symbols::default());
+        assert_eq!(json["pages"][0]["saved_bytes"], 102 * 4096 - 14_592);
+        assert_eq!(json["pages"][0]["sites"][0]["functions"][1], "main");
         let svg = told.svg();
         assert!(svg.contains("<rect") && svg.contains("prefers-color-scheme:dark"), "{svg}");
     }
