@@ -15,7 +15,7 @@ const KEPT_RUNS: usize = 16;
 pub(super) struct Runs {
     /// Free runs that hold nothing: the first page, and the number of pages.
     lengths: BTreeMap<usize, usize>,
-    /// Those runs by length: number of pages and first page.
+    /// Runs in the order of their lengths: number of pages and first page.
     by_length: BTreeSet<(usize, usize)>,
     /// Free runs that were not discarded yet, the oldest first: first page and number of pages.
     kept: VecDeque<(usize, usize)>,
