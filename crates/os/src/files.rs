@@ -206,7 +206,7 @@ pub fn duplicate_from(fd: Fd, first: Fd) -> Result<Fd> {
 }
 
 /// Makes a copy of a descriptor at a given number, dup2(2). What was open there is closed first;
-/// exec does not close the copy. EBADF: `fd` is not open.
+/// exec does not close the copy. With the same number twice nothing is done. EBADF: `fd` is not open.
 pub fn duplicate_onto(fd: Fd, onto: Fd) -> Result<()> {
     // The kernel refuses that with dup3.
     if fd == onto {
@@ -272,7 +272,8 @@ pub fn write_without_waiting(fd: Fd, bytes: &[u8]) -> Result<usize> {
 /// The errors are the request's own.
 ///
 /// # Safety
-/// The kernel reads and writes no more than a `T` for this request. It may read and write for it
+/// The kernel reads and writes no more than a `T` for this request, and what it writes is a valid
+/// `T`. It may read and write for it
 /// what the addresses in `argument` lead to.
 pub unsafe fn ioctl<T>(fd: Fd, request: u64, argument: &mut T) -> Result<usize> {
     // SAFETY: the caller's promise; the argument is exclusively ours for the call.

@@ -281,7 +281,7 @@ pub fn end_thread() -> ! {
     }
 }
 
-/// Waits for the end of a child that sends no signal.
+/// Waits for the end of a child, whatever signal it sends at its end.
 pub fn reap(child: i32) {
     // SAFETY: no memory is involved.
     while unsafe { syscall!(Sysno::wait4, child, 0, libc::__WALL, 0) } == Err(Errno::EINTR) {}

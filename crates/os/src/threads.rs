@@ -1,5 +1,6 @@
 //! Threads: their numbers, priorities and CPUs.
 
+use crate::errno::ErrnoKept;
 use crate::ids::program_id;
 use syscalls::{Sysno, syscall};
 
@@ -152,6 +153,7 @@ pub fn cpu_count() -> usize {
 
 /// CPUs of the machine that are online.
 pub fn online_cpus() -> usize {
+    let _errno = ErrnoKept::new();
     // SAFETY: no arguments of ours.
     let count = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
     usize::try_from(count).unwrap_or(1).max(1)
@@ -159,6 +161,7 @@ pub fn online_cpus() -> usize {
 
 /// CPUs that the machine may have, online or not: their numbers are lower.
 pub fn configured_cpus() -> usize {
+    let _errno = ErrnoKept::new();
     // SAFETY: no arguments of ours.
     let count = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) };
     usize::try_from(count).unwrap_or(1).max(1)

@@ -97,8 +97,8 @@ impl Child {
     /// A child that does `act`, and ends with its status; it ends with this process at the latest.
     fn of(act: impl FnOnce() -> u8) -> io::Result<Child> {
         let parent = std::process::id();
-        // SAFETY: the C library's own fork, after which it can allocate; the child leaves by _exit,
-        // so nothing of this frame is used twice.
+        // SAFETY: the C library's own fork, after which the child can allocate. It takes no lock of
+        // another thread's, and leaves by `exit_process`, so nothing of this frame is used twice.
         match unsafe { terrace_os::fork() }.map_err(io_error)? {
             0 => {
                 let seconds = LONGEST.as_secs();

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 /// A child process that is ended, and waited for, when this is dropped.
 ///
-/// If it leads a process group, all of the group is killed with it.
+/// If it leads a process group, all of the group is killed with it, unless the child has ended by
+/// itself: its number may be another's then.
 #[derive(Debug)]
 pub struct Ended {
     child: Child,

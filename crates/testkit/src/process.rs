@@ -1,6 +1,6 @@
 //! What the kernel says of processes, from outside: /proc and kcmp.
 //!
-//! A process is named by its number, or by `self`.
+//! A process is named by its number. Where only one file of /proc is read, `self` will do, too.
 
 use anyhow::Context;
 use std::fmt::Display;
@@ -135,14 +135,30 @@ impl Stat {
     }
 }
 
-/// Whether a process is gone, or is a zombie: its parent alone has still to take notice.
+/// Whether a process is gone, or its main thread is a zombie. Other threads may still run then.
+///
+/// # Panics
+/// If `pid` is 0, which is no process, or if /proc cannot be read.
 pub fn has_ended(pid: impl Display) -> bool {
-    !Stat::of(pid).is_ok_and(|stat| stat.state != 'Z')
+    let pid = pid.to_string();
+    assert_ne!(pid, "0", "not a process");
+    match file(&pid, "stat") {
+        Ok(text) => Stat::parse(&text).expect("a stat").state == 'Z',
+        Err(error) => {
+            let is_gone = matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH));
+            assert!(is_gone, "process {pid}: {error}");
+            true
+        }
+    }
 }
 
 /// Sends a signal to a process, or to a process group by its number below zero. Returns whether it
 /// was sent.
+///
+/// # Panics
+/// If `pid` is 0 or -1: that would be the test's own group, or all processes.
 pub fn signal(pid: i32, signal: i32) -> bool {
+    assert!(!matches!(pid, 0 | -1), "not a process of the test's: {pid}");
     // SAFETY: no memory is involved.
     unsafe { libc::kill(pid, signal) == 0 }
 }
