@@ -169,7 +169,13 @@ fn serve(mut settings: Settings) -> Result<(), Failure> {
         consolidate: settings.consolidate,
         rules: rules(),
     };
-    let store = Store::new(config).map_err(|error| format!("no address space: {error}"))?;
+    let megabytes = config.memory_limit >> 20;
+    let store = Store::new(config).map_err(|error| {
+        format!(
+            "no address space for -m {megabytes}, which takes at least twice as much of it: {error}; \
+             lower -m, or raise `ulimit -v`; with vm.overcommit_memory=2 all of it counts"
+        )
+    })?;
     let failed = |error: io::Error| refused_by_system(format!("failed to listen: {error}"));
     let mut listeners = Listener::activated(tls.is_some()).map_err(failed)?;
     if listeners.is_empty() {

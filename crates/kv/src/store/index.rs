@@ -83,6 +83,17 @@ impl Mapping {
         unsafe { libc::madvise(self.address.as_ptr().cast(), bytes, libc::MADV_HUGEPAGE) };
     }
 
+    /// Asks for no huge pages in a part, from `offset` on.
+    pub(super) fn refuse_huge_pages(&self, offset: usize, bytes: usize) {
+        let offset = offset.min(self.bytes);
+        let bytes = bytes.min(self.bytes - offset);
+        // SAFETY: the range is within the mapping, and the advice changes no contents.
+        unsafe {
+            let start = self.address.as_ptr().add(offset);
+            libc::madvise(start.cast(), bytes, libc::MADV_NOHUGEPAGE);
+        }
+    }
+
     /// The first byte.
     pub(super) fn address(&self) -> *mut u8 {
         self.address.as_ptr()

@@ -32,7 +32,7 @@ use crate::tiering::Aside;
 use consolidate::{Around, Consolidator};
 use heat::Heat;
 use index::{Index, Slot};
-use segments::{Context, Flushed, Segments};
+use segments::{Context, Flushed, SMALL_MAX, Segments};
 
 /// Maximum number of keys that are prefetched at once: more would evict what was fetched first.
 pub const PREFETCHED: usize = 16;
@@ -137,18 +137,29 @@ impl Store {
         }
     }
 
-    /// Whether the item at a pointer from a locked bucket has a key. Its pages are in DRAM then.
+    /// Whether the item at a pointer from a locked bucket has a key. If it is small, its pages are in
+    /// DRAM then.
     fn has_key(&self, pointer: *mut u8, key: &[u8]) -> bool {
         if let Some(tiering) = self.config.tiering {
             // Header and key first: the header says how long the whole item is.
             tiering.restore(pointer, size_of::<Header>() + key.len());
             let same = item::has_key(pointer, key);
-            if same {
+            // A large one may be about to be replaced, or deleted.
+            if same && item::size(pointer) <= SMALL_MAX {
                 tiering.restore(pointer, item::size(pointer));
             }
             return same;
         }
         item::has_key(pointer, key)
+    }
+
+    /// Restores the pages of a large item, the bucket of which is locked.
+    fn restore_large(&self, pointer: *mut u8) {
+        if let Some(tiering) = self.config.tiering
+            && item::size(pointer) > SMALL_MAX
+        {
+            tiering.restore(pointer, item::size(pointer));
+        }
     }
 
     /// Makes all items that exist at a second vanish then.
@@ -192,6 +203,10 @@ impl Store {
         } else if self.flushed(now).has(item.header) {
             (true, Found::Flushed)
         } else {
+            // Who does not count as a user mostly needs the header alone.
+            if bump {
+                self.restore_large(pointer);
+            }
             let (result, decision) = view(&mut item);
             if bump && decision == Decision::Keep {
                 if item.header.state & FETCHED == 0 || item.header.accessed != now {

@@ -50,7 +50,7 @@ pub(super) const MOVED: [Kind; 2] = [Kind::Hot, Kind::Cold];
 const RESERVED: usize = 8;
 /// Least address space for segments, and as much for large items, bytes, for a limit that is raised
 /// later.
-const ARENA_MIN: usize = 1 << 30;
+const ARENA_MIN: usize = if cfg!(test) { 8 << 20 } else { 1 << 30 };
 /// Entries of freed large items that the queue may hold besides as many as are alive.
 const QUEUE_SLACK: usize = 1024;
 
@@ -188,7 +188,7 @@ pub(super) struct Segments {
 impl Segments {
     /// Reserves the address space of the segments.
     pub(super) fn new(config: &Config, heat: Arc<Heat>) -> io::Result<Segments> {
-        let count = config.memory_limit.saturating_mul(2).max(ARENA_MIN) / SEGMENT;
+        let (arena, count) = Segments::reserve(config.memory_limit)?;
         let state = State {
             free: Vec::new(),
             fresh: 0,
@@ -203,10 +203,13 @@ impl Segments {
             swept_for: (0, 0),
             swept: 0,
         };
-        let arena = Mapping::new(2 * count * SEGMENT)?;
         match config.tiering {
             Some(tiering) => tiering.manage(arena.address(), 2 * count * SEGMENT),
-            None => arena.ask_for_huge_pages(count * SEGMENT),
+            None => {
+                arena.ask_for_huge_pages(count * SEGMENT);
+                // A part of a huge page that is discarded would stay in memory.
+                arena.refuse_huge_pages(count * SEGMENT, count * SEGMENT);
+            }
         }
         Ok(Segments {
             arena,
@@ -219,6 +222,17 @@ impl Segments {
             heat,
             begun: Instant::now(),
         })
+    }
+
+    /// Reserves address space for twice the limit, or as little as will do where that is refused.
+    /// Returns it and the number of segments in its first half.
+    fn reserve(limit: usize) -> io::Result<(Mapping, usize)> {
+        let of = |bytes: usize| {
+            let count = bytes / SEGMENT;
+            Ok((Mapping::new(2 * count * SEGMENT)?, count))
+        };
+        let least = limit.saturating_add(RESERVED * SEGMENT);
+        of(limit.saturating_mul(2).max(ARENA_MIN)).or_else(|_: io::Error| of(least))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -342,7 +356,7 @@ impl Segments {
     ) -> Option<*mut u8> {
         let pages = size.div_ceil(PAGE);
         self.make_room(state, pages * PAGE, context)?;
-        let pointer = self.page(state.runs.take(pages)?);
+        let pointer = self.page(self.take_run(state, pages, context)?);
         state.used += pages * PAGE;
         state.large_count += 1;
         let number = state.large_count;
@@ -399,10 +413,12 @@ impl Segments {
         if let Some(large) = state.large.remove(&pointer) {
             state.used -= large.pages * PAGE;
             let first = (pointer - self.page(0) as usize) / PAGE;
-            state.runs.give_back(first, large.pages, |first, pages| {
-                self.discard(self.page(first), pages * PAGE);
-            });
+            state.runs.give_back(first, large.pages, |first, pages| self.discard_run(first, pages));
         }
+    }
+
+    fn discard_run(&self, first: usize, pages: usize) {
+        self.discard(self.page(first), pages * PAGE);
     }
 
     /// Discards the contents of a range of the arena, of which the index has no item any more.

@@ -211,6 +211,23 @@ fn large_items_are_freed_for_others() {
     }
 }
 
+/// The limit is nearly as large as the address space, and items of other sizes come in phases.
+#[test]
+fn large_items_of_any_size_find_pages() {
+    let (store, stats) = store(4, true);
+    assert!(store.set_memory_limit(15 << 19));
+    for round in 0..12 {
+        let (len, count) = if round % 2 == 0 { (12_000, 900) } else { (800_000, 20) };
+        for number in 0..count {
+            let (key, value) = (format!("{round}-{number}"), vec![number as u8; len + number]);
+            assert!(set(&store, &stats, &key, &value, 0), "item {number} of round {round}");
+            // A few are used all the time.
+            get(&store, &stats, &format!("{round}-{}", number / 30), 100);
+            assert_eq!(get(&store, &stats, &key, 100), Found::Hit(value));
+        }
+    }
+}
+
 #[test]
 fn without_evictions_a_full_store_refuses_and_keeps_what_it_has() {
     let (store, stats) = store(4, false);

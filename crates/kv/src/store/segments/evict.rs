@@ -82,6 +82,35 @@ impl Segments {
         victims
     }
 
+    /// Takes a run of pages for a large item. Where none is long enough, free runs are joined that
+    /// were kept as they are, and then large items are evicted, the oldest first. Without
+    /// evictions only dead ones are.
+    pub(super) fn take_run(
+        &self,
+        state: &mut State,
+        pages: usize,
+        context: Context<'_>,
+    ) -> Option<usize> {
+        let mut attempts = 8 * state.queue.len() + 8;
+        loop {
+            if let Some(first) = state.runs.take(pages) {
+                return Some(first);
+            }
+            state.runs.join_kept(|first, pages| self.discard_run(first, pages));
+            if let Some(first) = state.runs.take(pages) {
+                return Some(first);
+            }
+            let mut is_gone = false;
+            while !is_gone {
+                attempts = usize::checked_sub(attempts, 1)?;
+                let is_large = |unit: &Unit| matches!(unit, Unit::Large(..));
+                let place = state.queue.iter().position(is_large)?;
+                let Some(Unit::Large(pointer, number)) = state.queue.remove(place) else { break };
+                is_gone = self.evict_large(state, pointer, number, context, !self.evictions);
+            }
+        }
+    }
+
     /// Frees a large item, unless it was used lately. Returns whether it is gone; if not, it stands
     /// at the queue's back.
     pub(super) fn evict_large(

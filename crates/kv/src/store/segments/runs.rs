@@ -60,7 +60,19 @@ impl Runs {
         self.kept.push_back((first, pages));
         self.kept_pages += pages;
         while self.kept_pages > KEPT_PAGES || self.kept.len() > KEPT_RUNS {
-            let Some((first, pages)) = self.kept.pop_front() else { break };
+            self.join_oldest(&mut discard);
+        }
+    }
+
+    /// Discards all kept runs, so that they can be parts of longer ones.
+    pub(super) fn join_kept(&mut self, mut discard: impl FnMut(usize, usize)) {
+        while !self.kept.is_empty() {
+            self.join_oldest(&mut discard);
+        }
+    }
+
+    fn join_oldest(&mut self, discard: &mut impl FnMut(usize, usize)) {
+        if let Some((first, pages)) = self.kept.pop_front() {
             self.kept_pages -= pages;
             discard(first, pages);
             self.join(first, pages);
@@ -117,6 +129,17 @@ mod tests {
         assert_eq!(runs.take(250), Some(500), "the kept run is of that size");
         assert_eq!(runs.take(100), Some(0));
         assert_eq!(runs.take(150), Some(100));
+    }
+
+    #[test]
+    fn kept_runs_are_joined_where_a_longer_one_is_needed() {
+        let mut runs = Runs::new(64);
+        let taken: Vec<usize> = (0..16).map(|_| runs.take(4).expect("room")).collect();
+        taken.into_iter().for_each(|first| runs.give_back(first, 4, |..| panic!("kept")));
+        assert_eq!(runs.take(64), None);
+        let mut discarded = 0;
+        runs.join_kept(|_, pages| discarded += pages);
+        assert_eq!((discarded, runs.take(64)), (64, Some(0)));
     }
 
     proptest! {
