@@ -118,6 +118,9 @@ enum What {
     /// What `terrace plan` expects of its settings, against what they do, on whole programs (as
     /// root)
     Plans(programs::plans::Options),
+    /// Models that place regions of whole programs: lost time, memory and its cost at three settings
+    /// (as root)
+    Placement(programs::placement::Options),
     /// How policies, or the limit of `--slowdown`, follow a load that changes: throughput over time,
     /// time to recover, moves
     Adapt(adapt::Options),
@@ -281,6 +284,7 @@ fn main() -> anyhow::Result<()> {
         Some(What::Honesty(options)) => programs::honesty(&options),
         Some(What::Slowdown(options)) => programs::slowdown::run(&options),
         Some(What::Plans(options)) => programs::plans::run(&options),
+        Some(What::Placement(options)) => programs::placement::run(&options),
         Some(What::Adapt(options)) => adapt::run(&options),
         Some(What::Sampled(options)) => sampled::run(&options),
         Some(What::Huge(options)) => huge::run(&options),

@@ -5,6 +5,7 @@ from .choices import accuracy, policies, sim, solver, victims
 from .common import RESULTS, mean, text, wrapped
 from .idle import huge, idle, malloc, malloc_ratios, metadata, sampled, threads, top
 from .objects import buckets, consolidate, contexts, objects
+from .placement import placement
 from .single import calls, fault_steps, faulters, pages
 from .whole import (
     adapt, adapt_slowdown, attached, costs, fill, honesty, honesty_told, kv, kv_memory, plans, programs, servers, slowdown
@@ -24,6 +25,8 @@ ALL = {
 for name, make in {"attached": attached, "plans": plans, "slowdown": slowdown, "adapt-slowdown": adapt_slowdown}.items():
     if (RESULTS / f"{name}.json").exists():
         ALL["programs and servers"].append(make)
+if (RESULTS / "placement.json").exists():
+    ALL["choices"].append(placement)
 
 
 def written():

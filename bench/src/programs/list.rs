@@ -87,6 +87,18 @@ pub const SLOWED: [Program; 6] = [
     }),
 ];
 
+/// Programs for models that place regions: they compute for 10 to 15 s by themselves.
+pub const PLACED: [Program; 4] = [
+    program("redis", &["redis-server", "--version"], "redis-server", |directory| {
+        server(directory, "redis", REDIS, "--operations 2400000")
+    }),
+    program("memcached", &["memcached", "-V"], "memcached", |directory| {
+        server(directory, "memcached", MEMCACHED, "--operations 1500000")
+    }),
+    program("pagerank", &["sh", "-c", ":"], "dash", |_| page_rank()),
+    program("cpython-index", &["python3", "--version"], "python3", |_| index("450000")),
+];
+
 const REDIS: &str = "redis-server --port 0 --save '' --unixsocket \"$socket\"";
 const MEMCACHED: &str = "memcached -u nobody -t 4 -m 1024 -s \"$socket\"";
 
@@ -237,6 +249,16 @@ fn server(
          kill $server; wait $server; [ \"$served\" ] && echo served",
         directory = directory.display(),
         terrace = terrace.display(),
+    );
+    Ok(words(["sh", "-c", &script]))
+}
+
+/// PageRank over a generated graph for a set time. How much it did goes into the file `$SERVED`, as
+/// JSON.
+fn page_rank() -> anyhow::Result<Vec<String>> {
+    let script = format!(
+        "{} load memory graph --size 256M --seconds 10 --json >\"${{SERVED:-/dev/null}}\" && echo served",
+        crate::machine::terrace()?.display()
     );
     Ok(words(["sh", "-c", &script]))
 }

@@ -12,6 +12,7 @@
 
 mod list;
 mod one;
+pub mod placement;
 pub mod plans;
 mod runs;
 mod senpai;
@@ -80,6 +81,7 @@ enum Kind {
     Honesty,
     Slowdown,
     Plans,
+    Placement,
 }
 
 impl Kind {

@@ -28,6 +28,8 @@ pub struct Sample {
     pub swapped_in_pages: u64,
     /// 99th percentile of the time of a request, where it is a server, µs.
     pub p99_us: Option<f64>,
+    /// What it wrote into the file `$SERVED`, as JSON; null if nothing.
+    pub served: Value,
 }
 
 /// What the memory of a group is limited to.
@@ -115,6 +117,7 @@ pub fn one(
         output: text,
         swapped_in_pages: swapped_in_pages()? - swapped_in_before,
         p99_us,
+        served,
     }))
 }
 

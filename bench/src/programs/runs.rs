@@ -27,6 +27,7 @@ impl Runs {
             Kind::Honesty => "honesty-runs",
             Kind::Slowdown => "slowdown-runs",
             Kind::Plans => "plans-runs",
+            Kind::Placement => "placement-runs",
         };
         let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("results");
         fs::create_dir_all(&directory)?;

@@ -66,6 +66,8 @@ pub struct Times {
     pub mean: f64,
     /// Median.
     pub p50: f64,
+    /// 95th percentile.
+    pub p95: f64,
     /// 99th percentile.
     pub p99: f64,
     /// 99.9th percentile.
@@ -80,6 +82,7 @@ impl Times {
         (!histogram.is_empty()).then(|| Times {
             mean: histogram.mean() / 1e3,
             p50: at(0.5),
+            p95: at(0.95),
             p99: at(0.99),
             p999: at(0.999),
             max: histogram.max() as f64 / 1e3,
@@ -231,6 +234,7 @@ mod tests {
         let gets = figures.get_us.unwrap();
         assert!(
             (gets.p50 - 500.0).abs() < 1.0
+                && (gets.p95 - 950.0).abs() < 1.0
                 && (gets.p99 - 990.0).abs() < 1.0
                 && (gets.max - 1000.0).abs() < 1.0,
             "{gets:?}"

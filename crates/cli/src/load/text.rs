@@ -32,13 +32,16 @@ pub fn text(outcome: &Outcome) -> String {
         outcome.client_cpu_share.unwrap_or(0.0) * 100.0,
         cpus(outcome.threads),
     );
-    text +=
-        &format!("{:8}{:>10} {:>9} {:>9} {:>9} {:>9}\n", "", "count", "p50", "p99", "p99.9", "max");
+    text += &format!(
+        "{:8}{:>10} {:>9} {:>9} {:>9} {:>9} {:>9}\n",
+        "", "count", "p50", "p95", "p99", "p99.9", "max"
+    );
     for (name, count, times) in [("get", run.hits, run.get_us), ("set", run.sets, run.set_us)] {
-        if let Some(Times { p50, p99, p999, max, .. }) = times {
-            let [p50, p99, p999, max] =
-                [p50, p99, p999, max].map(|us| short_time((us * 1e3) as u64));
-            text += &format!("  {name:6}{count:>10} {p50:>9} {p99:>9} {p999:>9} {max:>9}\n");
+        if let Some(Times { p50, p95, p99, p999, max, .. }) = times {
+            let [p50, p95, p99, p999, max] =
+                [p50, p95, p99, p999, max].map(|us| short_time((us * 1e3) as u64));
+            text +=
+                &format!("  {name:6}{count:>10} {p50:>9} {p95:>9} {p99:>9} {p999:>9} {max:>9}\n");
         }
     }
     // In an open loop the client waits awake for what is due.
@@ -117,9 +120,9 @@ mod tests {
         let expected = "\
 redis at 127.0.0.1:1: 1000 items of 100 bytes, seed 1
   run       1.0s      1001 ops/s   90% GETs, Zipf 0.99, 32 connections, depth 1, after 2.0s; client 50% of a CPU
-             count       p50       p99     p99.9       max
-  get         1000     500us     990us     999us     1.0ms
-  set            1     300us     300us     300us     300us
+             count       p50       p95       p99     p99.9       max
+  get         1000     500us     950us     990us     999us     1.0ms
+  set            1     300us     300us     300us     300us     300us
   sent 0B, received 0B
   WRONG: 1 values missing, 0 wrong or refused
 ";
