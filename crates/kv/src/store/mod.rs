@@ -203,7 +203,7 @@ impl Store {
         } else if self.flushed(now).has(item.header) {
             (true, Found::Flushed)
         } else {
-            // Who does not count as a user mostly needs the header alone.
+            // What does not count as a use mostly needs the header alone.
             if bump {
                 self.restore_large(pointer);
             }

@@ -135,7 +135,7 @@ mod tests {
     fn kept_runs_are_joined_where_a_longer_one_is_needed() {
         let mut runs = Runs::new(64);
         let taken: Vec<usize> = (0..16).map(|_| runs.take(4).expect("room")).collect();
-        taken.into_iter().for_each(|first| runs.give_back(first, 4, |..| panic!("kept")));
+        taken.into_iter().for_each(|first| runs.give_back(first, 4, |_, _| panic!("kept")));
         assert_eq!(runs.take(64), None);
         let mut discarded = 0;
         runs.join_kept(|_, pages| discarded += pages);
