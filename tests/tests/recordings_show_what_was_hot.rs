@@ -199,6 +199,63 @@ fn accesses_one_by_one() {
     assert_eq!(left_out > 0, said.contains("the file was full"), "{said}");
 }
 
+/// What `terrace report utilisation` says of 4 KiB pages, and in words, of a program that reads so
+/// many lines of 64 bytes in each of so many pages.
+fn utilisation_of(pages: u32, lines: u32) -> Option<(serde_json::Value, String)> {
+    let scratch = tempfile::tempdir().unwrap();
+    let (file, svg) = (scratch.path().join("lines.acc"), scratch.path().join("lines.svg"));
+    let (file_name, svg_name) = (file.to_str().unwrap(), svg.to_str().unwrap());
+    let program = compiled("strewn_lines.c", &[]);
+    let (pages, lines) = (pages.to_string(), lines.to_string());
+    let options = ["--accesses", "--unit", "64", "--rate", "5000"];
+    recorded(&file, &options, &[program.to_str().unwrap(), &pages[..], &lines[..], "3000"])?;
+    let said = text(&terrace(&["report", file_name]).stdout);
+    assert!(said.contains("pages of 64B") && said.contains("report utilisation"), "{said}");
+    let told = terrace(&["report", "utilisation", file_name, "--svg", svg_name]);
+    assert!(told.status.success(), "{}", text(&told.stderr));
+    assert!(std::fs::read_to_string(&svg).unwrap().starts_with("<svg"));
+    let found = json(&["report", "utilisation", file_name, "--json"]);
+    assert_eq!(found["unit_bytes"], 64, "{found}");
+    Some((found["pages"][0].clone(), text(&told.stdout)))
+}
+
+#[test]
+fn how_much_of_hot_pages_is_hot() {
+    // 2048 lines each, of 32 pages and of 2048.
+    let Some((dense, said)) = utilisation_of(32, 64) else { return };
+    let Some((strewn, said_of_strewn)) = utilisation_of(2048, 1) else { return };
+    println!("{said}\n{said_of_strewn}");
+    let number = |found: &serde_json::Value, name: &str| {
+        found[name].as_f64().unwrap_or_else(|| panic!("{name}: {found}"))
+    };
+    let bytes = 2048.0 * 64.0;
+    for found in [&dense, &strewn] {
+        let hot = number(found, "hot_bytes");
+        assert!((0.6 * bytes..1.6 * bytes).contains(&hot), "{found}");
+        assert!(number(found, "hot_bytes_seen") <= 1.6 * bytes, "{found}");
+    }
+    // A few samples may meet other pages of the program.
+    let (dense, strewn) = (number(&dense, "utilisation"), number(&strewn, "utilisation"));
+    assert!(dense > 0.3, "{dense}");
+    assert!((0.008..0.04).contains(&strewn), "{strewn}");
+}
+
+#[test]
+fn samples_that_are_too_few_give_no_figure() {
+    let scratch = tempfile::tempdir().unwrap();
+    let file = scratch.path().join("lines.acc");
+    let program = compiled("strewn_lines.c", &[]);
+    // Some hundred samples of 2^20 lines.
+    let command = [program.to_str().unwrap(), "16384", "64", "500"];
+    let Some(_) = recorded(&file, &["--accesses", "--unit", "64"], &command) else { return };
+    let file = file.to_str().unwrap();
+    let said = text(&terrace(&["report", "utilisation", file]).stdout);
+    assert!(said.contains("too few samples to tell more: "), "{said}");
+    let found = json(&["report", "utilisation", file, "--json"]);
+    assert!(found["pages"][0]["utilisation"].is_null(), "{found}");
+    assert!(found["pages"][0]["hot_bytes_seen"].as_u64() > Some(0), "{found}");
+}
+
 #[test]
 fn what_a_recording_is_of_is_told() {
     let scratch = tempfile::tempdir().unwrap();
@@ -230,6 +287,9 @@ fn what_a_recording_is_of_is_told() {
         let other = terrace(&["report", "heatmap", accesses]);
         let said = text(&other.stderr);
         assert!(other.status.code() == Some(1) && said.contains("accesses"), "{said}");
+        let by_page = terrace(&["report", "utilisation", accesses]);
+        let said = text(&by_page.stderr);
+        assert!(by_page.status.code() == Some(125) && said.contains("--unit 64"), "{said}");
     }
     let refused =
         terrace(&["report", "export", file_name, "-o", scratch.path().join("x").to_str().unwrap()]);
@@ -260,6 +320,8 @@ fn mistakes_are_told() {
         (&["report", "wss", "/nonexistent"], "/nonexistent"),
         (&["report", "/nonexistent"], "/nonexistent"),
         (&["record", "-o", "x", "--accesses", "--window", "50", "--", "true"], "--window"),
+        (&["record", "-o", "x", "--unit", "64", "--", "true"], "--accesses"),
+        (&["record", "-o", "x", "--accesses", "--unit", "96", "--", "true"], "power of two"),
         (&["record", "-o", "/nonexistent/x", "--", "true"], "/nonexistent/x"),
         (&["record", "-o", "/dev/null", "--", "true"], "not an ordinary file"),
         (&["record", "-o", "x", "--rate", "0", "--", "true"], "rate"),

@@ -45,6 +45,10 @@ pub struct RecordArguments {
     /// region and time
     #[arg(long, conflicts_with = "window")]
     pub accesses: bool,
+    /// With --accesses: the bytes by which they are written, a power of two from 64 to 4K; with 64,
+    /// `terrace report utilisation` tells how much of a page is hot [default: 4K]
+    #[arg(long, value_name = "SIZE", requires = "accesses", value_parser = unit_size)]
+    pub unit: Option<u64>,
     /// Samples a second of each running thread, from 1 to 20000
     #[arg(
         long,
@@ -63,7 +67,7 @@ pub struct RecordArguments {
     )]
     pub window: u64,
     /// How large the file may grow (64K, 16M: powers of 1024). With --accesses it then ends, which
-    /// costs some 3 bytes for each sample
+    /// costs some 3 bytes for each sample, or up to 8 with --unit 64
     #[arg(long, value_name = "SIZE", default_value = "16M", value_parser = recording_size)]
     pub limit: u64,
     /// The program and its arguments
@@ -81,10 +85,21 @@ fn recording_size(text: &str) -> Result<u64, String> {
     }
 }
 
+/// The bytes by which accesses are written: a line of the caches, a page, or between them.
+fn unit_size(text: &str) -> Result<u64, String> {
+    match terrace_control::settings::parse_size(text) {
+        Ok(size) if size.is_power_of_two() && (LINE_BYTES..=PAGE_BYTES).contains(&size) => Ok(size),
+        Ok(_) => Err("a power of two from 64 to 4K".into()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
 /// Half of a ring is this many samples: it is emptied before it is full.
 const SAMPLES_A_LOOK: u64 = 170;
-/// Bytes of a page, by which accesses are written.
+/// Bytes by which accesses are written: of a page, if nothing else is said.
 const PAGE_BYTES: u64 = 4096;
+/// Least bytes by which accesses are written: those of a line of the caches.
+const LINE_BYTES: u64 = 64;
 /// Accesses are written out after this time, so that the file can be read while it grows.
 const FLUSH_EVERY_US: u64 = 1_000_000;
 
@@ -209,6 +224,8 @@ enum Output {
 /// Samples since the last poll, and where they go.
 struct Accesses {
     writer: accesses::Writer,
+    /// Bytes by which accesses are written.
+    unit: u64,
     begun_ns: u64,
     waiting: Vec<Sample>,
     flushed_us: u64,
@@ -230,6 +247,7 @@ impl Output {
                 window_ms: arguments.window,
             });
         }
+        let unit = arguments.unit.unwrap_or(PAGE_BYTES);
         let header = accesses::Header {
             terrace,
             command,
@@ -239,10 +257,11 @@ impl Output {
             rate_hz,
             writes: true,
             cache: None,
-            page_bytes: PAGE_BYTES,
+            page_bytes: unit,
         };
         Ok(Output::Accesses(Accesses {
             writer: accesses::Writer::create(&arguments.output, &header, arguments.limit)?,
+            unit,
             begun_ns: terrace_os::now_ns(),
             waiting: Vec::new(),
             flushed_us: 0,
@@ -315,7 +334,7 @@ impl Accesses {
         for sample in self.waiting.drain(..) {
             let us = sample.time_ns.saturating_sub(self.begun_ns) / 1000;
             self.writer.append(
-                accesses::Page { process: sample.process, number: sample.address / PAGE_BYTES },
+                accesses::Page { process: sample.process, number: sample.address / self.unit },
                 sample.kind.writes(),
                 us,
             )?;

@@ -70,7 +70,8 @@ pub struct Header {
     /// The modelled cache whose misses are recorded; `None`: all accesses, or what a sampler
     /// meets.
     pub cache: Option<CacheModel>,
-    /// Bytes of a page.
+    /// Bytes of a page: any power of two, also less than the processor's, as with `terrace record
+    /// --unit 64`.
     pub page_bytes: u64,
 }
 

@@ -41,17 +41,18 @@ pub enum ReportKind {
     /// In which tier each region was to be and was, with faults and cost: from a report of
     /// `terrace run --knob A --report FILE.json`
     Tiers(TiersArguments),
-    /// How much of hot pages is hot, by allocation site, and what hot objects side by side would
-    /// save: from a program built with the recorder
+    /// How much of hot pages is hot, and what hot objects side by side would save: from samples,
+    /// or a program built with the recorder
     Utilisation(UtilisationArguments),
 }
 
 /// `terrace report utilisation`.
 #[derive(Args, Debug)]
 pub struct UtilisationArguments {
-    /// What a program built with the recorder wrote, with TERRACE_RECORD=objects:FILE
+    /// What `terrace record --accesses --unit 64` wrote, or a program built with the recorder, with
+    /// TERRACE_RECORD=objects:FILE
     pub file: PathBuf,
-    /// How long an object is hot after an access, in the recording's clock: accesses, or us
+    /// How long memory is hot after an access, in the recording's clock: accesses, or us
     /// [default: 10 s where the clock is time, else a tenth of the recording]
     #[arg(long, value_name = "LENGTH")]
     pub window: Option<u64>,

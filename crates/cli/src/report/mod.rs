@@ -1,8 +1,10 @@
 //! `terrace report`: what a recording or the report of a run shows, by kind.
 
 pub mod args;
+mod estimate;
 pub mod heatmap;
 pub mod recording;
+mod sampled;
 pub mod sites;
 pub mod tiers;
 pub mod utilisation;

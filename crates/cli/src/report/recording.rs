@@ -46,7 +46,7 @@ pub fn status(file: &Path, why: Option<&str>, what_comes_before_is: &str) -> u8 
 
 /// First bytes of a file; zeros where it is shorter. The version in them is left to the reader of
 /// that format.
-fn magic(path: &Path) -> Result<[u8; 8]> {
+pub(super) fn magic(path: &Path) -> Result<[u8; 8]> {
     let mut magic = [0; 8];
     let read = File::open(path)?.take(8).read(&mut magic)?;
     if read == 8 {
@@ -60,7 +60,7 @@ fn command(words: &[String]) -> String {
 }
 
 /// `1,234,567`.
-fn count(number: u64) -> String {
+pub(super) fn count(number: u64) -> String {
     let digits = number.to_string();
     let groups: Vec<&str> = digits
         .as_bytes()
@@ -136,14 +136,15 @@ fn which(cache: Option<CacheModel>, period: u64, source: &str) -> String {
 }
 
 /// Length of a recording in words: accesses, or seconds.
-fn length(clock: Clock, end: u64) -> String {
+pub(super) fn length(clock: Clock, end: u64) -> String {
     match clock {
         Clock::Accesses => format!("{} accesses", count(end)),
         Clock::Us => format!("{:.1} s", end as f64 / 1e6),
     }
 }
 
-fn full(left_out: u64) -> Option<String> {
+/// A line about a file that had no room for so many more; `None` for 0.
+pub(super) fn full(left_out: u64) -> Option<String> {
     (left_out > 0)
         .then(|| format!("  the file was full: {} more came after its end", count(left_out)))
 }
@@ -192,7 +193,10 @@ fn of_accesses(path: &Path) -> Result<(Vec<String>, Value)> {
         ),
     ];
     lines.extend(full(reader.left_out()));
-    lines.push("  more: terrace report export FILE -o OUT (for libCacheSim)".into());
+    // Units of whole pages do not tell what in a page is hot.
+    let is_finer = header.page_bytes < 4096;
+    let more = if is_finer { "terrace report utilisation FILE, " } else { "" };
+    lines.push(format!("  more: {more}terrace report export FILE -o OUT (for libCacheSim)"));
     let found = json!({
         "kind": "accesses", "header": header, "records": records,
         "writes": if header.writes { json!(writes) } else { Value::Null }, "pages": pages,

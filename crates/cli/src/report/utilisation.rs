@@ -5,26 +5,28 @@
 //! page, the pages that were. Utilisation is hot bytes ÷ bytes of the pages that hold some (OBASE,
 //! arXiv 2603.00378, §2). A page with hot objects of several sites is each one's by its share of
 //! the hot bytes there. Bytes that one object had after another within a window count once.
+//!
+//! Of samples, which know no objects, `sampled.rs` tells it.
 
 use crate::quantity::{bytes, share};
 use crate::report::args::UtilisationArguments;
-use crate::report::recording;
 use crate::report::sites::Symbols;
+use crate::report::{recording, sampled};
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 use std::io::Write as _;
-use terrace_trace::accesses::Clock;
+use terrace_trace::accesses::{self, Clock};
 use terrace_trace::file::Decoder;
 use terrace_trace::objects::{Event, Reader};
 
 /// Unit in which hot parts of large objects are counted, bytes.
 const PART: u64 = 4096;
 /// Pages that are told of, bytes.
-const PAGES: [u64; 2] = [4096, 2 << 20];
+pub(super) const PAGES: [u64; 2] = [4096, 2 << 20];
 /// Parts of the data for which hits are told.
-const BUDGETS: [f64; 5] = [0.05, 0.1, 0.2, 0.3, 0.5];
+pub(super) const BUDGETS: [f64; 5] = [0.05, 0.1, 0.2, 0.3, 0.5];
 /// Windows of a recording whose clock counts accesses, unless it is said how long one is.
 const WINDOWS: u64 = 10;
 /// Length of a window, us, where the clock is time (OBASE's).
@@ -38,8 +40,9 @@ const LEFT: f64 = 90.0;
 const TOP: f64 = 40.0;
 /// Colours of the picture, by the reader's own choice of light or dark.
 const STYLE: &str = "<style>svg{background:#fff}text{fill:#1c2024}.pages{fill:#bcd}.hot{fill:#246}\
+    .about{fill:none;stroke:#c50}\
     @media(prefers-color-scheme:dark){svg{background:#15181b}text{fill:#e4e7ea}.pages{fill:#456}\
-    .hot{fill:#9cf}}</style>";
+    .hot{fill:#9cf}.about{stroke:#fa5}}</style>";
 /// Sites that are printed.
 const SITES_SHOWN: usize = 20;
 /// Column at which the names of a site's functions begin.
@@ -191,7 +194,7 @@ impl Window {
 
 /// Share of accesses that the densest things meet that fit into each budget. `things` are their
 /// accesses and bytes.
-fn hits(mut things: Vec<(f64, f64)>, budgets: &[f64]) -> Vec<f64> {
+pub(super) fn hits(mut things: Vec<(f64, f64)>, budgets: &[f64]) -> Vec<f64> {
     let all: f64 = things.iter().map(|(accesses, _)| accesses).sum();
     things.sort_by(|a, b| (b.0 / b.1).total_cmp(&(a.0 / a.1)));
     let within = |budget: f64| {
@@ -210,15 +213,22 @@ fn hits(mut things: Vec<(f64, f64)>, budgets: &[f64]) -> Vec<f64> {
 /// `terrace report utilisation`.
 pub fn show(arguments: &UtilisationArguments) -> Result<u8> {
     let shown = arguments.file.display().to_string();
-    let (told, status) = read(arguments).with_context(|| shown.clone())?;
-    let mut symbols = Symbols::default();
-    let text = match arguments.json {
-        true => format!("{:#}\n", told.json(&mut symbols)),
-        false => told.text(&mut symbols),
+    let magic = recording::magic(&arguments.file).with_context(|| shown.clone())?;
+    let (text, svg, status) = if magic == accesses::MAGIC {
+        let (told, status) = sampled::read(arguments).with_context(|| shown.clone())?;
+        let text = if arguments.json { format!("{:#}\n", told.json()) } else { told.text() };
+        (text, told.svg(), status)
+    } else {
+        let (told, status) = read(arguments).with_context(|| shown.clone())?;
+        let mut symbols = Symbols::default();
+        let text = match arguments.json {
+            true => format!("{:#}\n", told.json(&mut symbols)),
+            false => told.text(&mut symbols),
+        };
+        (text, told.svg(), status)
     };
     if let Some(path) = &arguments.svg {
-        std::fs::write(path, told.svg())
-            .with_context(|| format!("cannot write {}", path.display()))?;
+        std::fs::write(path, svg).with_context(|| format!("cannot write {}", path.display()))?;
     }
     // A closed standard output is no error of ours.
     let _ = std::io::stdout().write_all(text.as_bytes());
@@ -242,23 +252,27 @@ impl Windows {
     }
 }
 
+/// Length of a window, of a recording that ends when its clock is at `end`.
+pub(super) fn window_length(asked: Option<u64>, clock: Clock, end: u64) -> Result<u64> {
+    let length = match (asked, clock) {
+        (Some(0), _) => bail!("--window 0: a window is of one access, or 1 us, at least"),
+        (Some(length), _) => length,
+        (None, Clock::Us) => WINDOW_US.max(end.div_ceil(WINDOWS_MOST)),
+        (None, Clock::Accesses) => (end / WINDOWS).max(1),
+    };
+    if end / length > WINDOWS_MOST {
+        bail!("--window {length}: the recording would have more than {WINDOWS_MOST} of them");
+    }
+    Ok(length)
+}
+
 /// What is told, and the exit status.
 fn read(arguments: &UtilisationArguments) -> Result<(Told, u8)> {
     let reader = Reader::open(&arguments.file).context(
-        "accesses by object are needed, as a program writes that is built with the recorder \
-         (docs/recording.md)",
+        "accesses by object are needed, as a program writes that is built with the recorder, or \
+         samples of any program, by `terrace record --accesses --unit 64` (docs/recording.md)",
     )?;
-    let length = match (arguments.window, reader.end_clock()) {
-        (Some(0), _) => bail!("--window 0: a window is of one access, or 1 us, at least"),
-        (Some(window), _) => window,
-        (None, end) => match reader.header.clock {
-            Clock::Us => WINDOW_US.max(end.div_ceil(WINDOWS_MOST)),
-            Clock::Accesses => (end / WINDOWS).max(1),
-        },
-    };
-    if reader.end_clock() / length > WINDOWS_MOST {
-        bail!("--window {length}: the recording would have more than {WINDOWS_MOST} of them");
-    }
+    let length = window_length(arguments.window, reader.header.clock, reader.end_clock())?;
     let mut told = Told {
         command: reader.header.command.join(" "),
         contexts: reader.contexts().to_vec(),
@@ -444,36 +458,45 @@ impl Told {
 
     /// Hot bytes within the bytes of hot pages, window by window.
     fn svg(&self) -> String {
-        let windows = &self.found[0].windows;
-        let most = windows.iter().map(|window| window.1).max().unwrap_or(1).max(1) as f64;
-        let each = WIDTH / windows.len() as f64;
-        let mut out = format!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {} {}\" \
-             font-family=\"sans-serif\" font-size=\"13\">\n{STYLE}\n\
-             <text x=\"{LEFT}\" y=\"20\">bytes of hot pages of 4 KiB (pale), and of hot objects in \
-             them (strong), over time</text>\n\
-             <text x=\"4\" y=\"{}\">{}</text>\n<text x=\"4\" y=\"{}\">0</text>\n",
-            WIDTH + LEFT + 10.0,
-            HEIGHT + TOP + 30.0,
-            TOP + 10.0,
-            bytes(most as u64),
-            TOP + HEIGHT
-        );
-        for (number, (hot, pages)) in windows.iter().enumerate() {
-            for (value, class) in [(*pages, "pages"), (*hot, "hot")] {
-                let height = value as f64 / most * HEIGHT;
-                let _ = writeln!(
-                    out,
-                    "<rect x=\"{:.1}\" y=\"{:.1}\" width=\"{:.2}\" height=\"{height:.1}\" \
-                     class=\"{class}\"/>",
-                    LEFT + number as f64 * each,
-                    TOP + HEIGHT - height,
-                    (each * 0.9).max(0.5)
-                );
-            }
-        }
-        out + "</svg>\n"
+        let bars = |(hot, pages): &(u64, u64)| vec![(*pages as f64, "pages"), (*hot as f64, "hot")];
+        let windows: Vec<_> = self.found[0].windows.iter().map(bars).collect();
+        picture(
+            "bytes of hot pages of 4 KiB (pale), and of hot objects in them (strong), over time",
+            &windows,
+        )
     }
+}
+
+/// A picture of bars over time. Each window has some, which lie over each other: their heights, in
+/// bytes, and classes.
+pub(super) fn picture(title: &str, windows: &[Vec<(f64, &str)>]) -> String {
+    let most = windows.iter().flatten().map(|bar| bar.0).fold(1.0, f64::max);
+    let each = WIDTH / windows.len() as f64;
+    let mut out = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {} {}\" \
+         font-family=\"sans-serif\" font-size=\"13\">\n{STYLE}\n\
+         <text x=\"{LEFT}\" y=\"20\">{title}</text>\n\
+         <text x=\"4\" y=\"{}\">{}</text>\n<text x=\"4\" y=\"{}\">0</text>\n",
+        WIDTH + LEFT + 10.0,
+        HEIGHT + TOP + 30.0,
+        TOP + 10.0,
+        bytes(most as u64),
+        TOP + HEIGHT
+    );
+    for (number, bars) in windows.iter().enumerate() {
+        for (value, class) in bars {
+            let height = value / most * HEIGHT;
+            let _ = writeln!(
+                out,
+                "<rect x=\"{:.1}\" y=\"{:.1}\" width=\"{:.2}\" height=\"{height:.1}\" \
+                 class=\"{class}\"/>",
+                LEFT + number as f64 * each,
+                TOP + HEIGHT - height,
+                (each * 0.9).max(0.5)
+            );
+        }
+    }
+    out + "</svg>\n"
 }
 
 #[cfg(test)]
