@@ -23,6 +23,7 @@ mod objects;
 mod pages;
 mod picture;
 mod place;
+mod placement_sim;
 mod policies;
 mod probe;
 mod programs;
@@ -205,6 +206,9 @@ enum What {
     /// Tiering policies, simulated: ours against all others, on generated accesses, on programs it
     /// was tuned on, and on programs kept aside
     Policies(policies::Options),
+    /// Placement models, simulated: what each saves and what the program loses by it, over
+    /// generated and recorded accesses
+    PlacementSim(placement_sim::Options),
     /// The placement solver: time, memory, and distance from the best, by regions and tiers
     Solver(solver::Options),
     /// Metadata per managed byte, at 1 and 8 GiB
@@ -308,6 +312,7 @@ fn main() -> anyhow::Result<()> {
         Some(What::MallocLaunch { input, words }) => malloc::launch(input, &words),
         Some(What::Sim(options)) => sim::run(&options),
         Some(What::Policies(options)) => policies::run(&options),
+        Some(What::PlacementSim(options)) => placement_sim::run(&options),
         Some(What::Solver(options)) => solver::run(&options),
         Some(What::Metadata) => metadata::run(),
         Some(What::Victims { resident }) => victims::run(&resident),

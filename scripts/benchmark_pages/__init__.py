@@ -1,7 +1,7 @@
 """The pages of docs/benchmarks: for each benchmark what is measured, how, beside whom, the figures and a
 plot, out of bench/results/. scripts/benchmarks.py writes them."""
 
-from .choices import accuracy, policies, sim, solver, victims
+from .choices import accuracy, placement_sim, policies, sim, solver, victims
 from .common import RESULTS, mean, text, wrapped
 from .idle import huge, idle, malloc, malloc_ratios, metadata, sampled, threads, top
 from .objects import buckets, consolidate, contexts, objects
@@ -22,11 +22,12 @@ ALL = {
 }
 
 # These have a page once they were measured.
-for name, make in {"attached": attached, "plans": plans, "slowdown": slowdown, "adapt-slowdown": adapt_slowdown}.items():
-    if (RESULTS / f"{name}.json").exists():
-        ALL["programs and servers"].append(make)
-if (RESULTS / "placement.json").exists():
-    ALL["choices"].append(placement)
+LATER = {
+    "programs and servers": {"attached": attached, "plans": plans, "slowdown": slowdown, "adapt-slowdown": adapt_slowdown},
+    "choices": {"placement-sim": placement_sim, "placement": placement},
+}
+for group, makers in LATER.items():
+    ALL[group] += [make for name, make in makers.items() if (RESULTS / f"{name}.json").exists()]
 
 
 def written():

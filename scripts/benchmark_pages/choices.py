@@ -1,6 +1,6 @@
 """Choices: policies, victims, placements."""
 
-from plots import bars
+from plots import bars, curves
 
 from .common import MIB, NOTE, Page, read, span
 
@@ -208,4 +208,119 @@ def sim():
         ],
         plot=bars("million accesses a second, 10,240 units", ["accesses"], groups),
         note=f"{NOTE}#the-simulators-speed-sim",
+    )
+
+
+OURS = "terrace-cost"
+# What stands for the workloads of TierScape, and others where what is hot changes.
+PLAYED = {
+    "gauss": "keys by a normal distribution as wide as 2.5 % of the memory (memtier on memcached and redis; values of any size below a page)",
+    "scattered-1k": "keys by Zipf 0.99, scattered; four values of 1 KiB in a page",
+    "scattered-4k": "the same with values of 4 KiB, one in a page",
+    "jump": "90 % of the accesses in a fifth of the memory, which jumps once",
+    "drift": "the same, but the fifth moves on all the time",
+    "scan": "Zipf over a fifth, and a scan through all",
+    "phases": "one quarter of the memory after the other, 20 changes",
+    "redis": "redis-server, recorded: Zipf keys, values of 50 bytes to 4 KiB",
+    "bfs": "breadth-first search on R-MAT, recorded",
+    "pr": "PageRank on R-MAT, recorded",
+    "lookup": "cross sections looked up as in XSBench, recorded",
+}
+NOT_PLAYED = [
+    ["memcached, recorded", "`bench/programs/build.sh` does not build it with the recorder's hooks; `gauss` and `scattered-…` stand for its keys"],
+    ["python, recorded", "no interpreter is built with them either"],
+    ["a neighbour sampler over feature rows (GraphSAGE)", "no such program is among those that are recorded"],
+    ["`load memory` stairs, needle, zigzag", "there are no such patterns; `drift` and `jump` are the nearest"],
+]
+
+
+def placement_sim():
+    figures = read("placement-sim")
+    points = {}
+    for row in figures["rows"]:
+        points.setdefault((row["workload"], row["tiers"], row["model"]), []).append(row)
+    workloads = [row["name"] for row in figures["workloads"]]
+    sets = list(dict.fromkeys(row["tiers"] for row in figures["rows"]))
+    models = list(dict.fromkeys(row["model"] for row in figures["rows"]))
+
+    def lost(part):
+        return f"{100 * part:.1f}" if part < 0.0995 else f"{100 * part:.0f}"
+
+    def three(workload, tiers, model, form):
+        return " ".join(map(form, points[workload, tiers, model][:3]))
+
+    def cost(row):
+        return f"{100 - 100 * row['saved']:.0f}/{lost(row['slowdown'])}"
+
+    def verdict(row):
+        if not row["against"]:
+            return [row["workload"], short(row["tiers"]), "none", "", "", "", "", "not below"]
+        each = [100 * below for below in row["below_of_each"]]
+        told = "within the spread" if row["within"] else "**below by more**"
+        return [row["workload"], short(row["tiers"]), row["against"], f"{lost(row['slowdown'])} %"] + [
+            f"{100 * row['below']:.1f}", span(each, "{:.1f}"), f"{100 * row['spread']:.1f}", told
+        ]
+
+    def short(tiers):
+        return tiers.removeprefix("tierscape-")
+
+    below = [row for row in figures["verdicts"] if row["against"] and not row["within"]]
+    worst = max(figures["verdicts"], key=lambda row: row["below"])
+    told = f"The most is {100 * worst['below']:.1f} points below {worst['against']}, over `{worst['workload']}` and {short(worst['tiers'])}." if worst["against"] else ""
+    servers = [name for name in workloads if name == "gauss" or name.startswith("scattered")]
+    tails = [
+        [workload, short(tiers)] + [f"{row['p95']:.1f}/{row['p999']:.1f}" for row in (points[workload, tiers, model][1] for model in models)]
+        for workload in servers
+        for tiers in sets
+    ]
+    shown = "scattered-1k" if "scattered-1k" in workloads else workloads[0]
+    seeds = len(figures["seeds"])
+    return Page(
+        name="placement-sim",
+        title="Placement models in the simulator",
+        result=f"`{OURS}` is below another model's curve by more than the seeds' spread in {len(below)} of {len(figures['verdicts'])} "
+        f"pairs of workload and tiers. {told}".rstrip(),
+        what="What placement models over several tiers cost (all in DRAM is 100), and how much longer the program takes.",
+        how=f"The simulator plays each workload with {seeds} seeds over two sets of tiers: generated ones for {figures['accesses'] // 1_000_000} million "
+        "accesses, recordings at their own pace. Each model has its three settings (25th, 50th, 75th percentile; knob 0.9, 0.5, 0.1). "
+        f"Figures are means over seeds. `{OURS}` is judged by a curve of 12 knobs, others by their settings, the 95th percentile too. "
+        "Recordings count from when 95 % of their pages were touched. Seeds change only how their regions compress.",
+        peer="models of HeMem, GSwap, TMO and TierScape",
+        command="cargo run --release -p terrace-bench -- placement-sim",
+        not_run="hours",
+        files=["placement-sim"],
+        tables=[
+            *(
+                (
+                    f"Cost/slowdown in %, by setting: {tiers}",
+                    ["workload", *models],
+                    [[workload] + [three(workload, tiers, model, cost) for model in models] for workload in workloads],
+                )
+                for tiers in sets
+            ),
+            (
+                f"How far `{OURS}` saves less than another model at the same slowdown, points",
+                ["workload", "tiers", "most below", "at a slowdown of", "by", "by seed", "spread of the seeds", "verdict"],
+                [verdict(row) for row in figures["verdicts"]],
+            ),
+            (
+                "p95/p99.9 of requests in the moderate setting, as multiples of all in DRAM; requests do not queue",
+                ["workload", "tiers", *models],
+                tails,
+            ),
+            ("Workloads", ["name", "what it is"], [[name, PLAYED[name]] for name in workloads]),
+            (
+                "Not played",
+                ["workload", "why"],
+                NOT_PLAYED + [[f"{name}, recorded", "no recording could be made on this machine"] for name in figures["missing"]],
+            ),
+        ],
+        plot=curves(
+            f"cost saved against slowdown: {shown}, {short(sets[-1])}",
+            ["slowdown, %", "saved, %"],
+            [
+                (model, [(100 * row["slowdown"], 100 * row["saved"]) for row in points[shown, sets[-1], model]])
+                for model in [OURS, *(model for model in models if model != OURS)]
+            ],
+        ),
     )

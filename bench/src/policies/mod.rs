@@ -5,9 +5,9 @@
 //! interruption, or with more seeds, what was finished is still there.
 
 mod figures;
-mod sets;
+pub mod sets;
 mod table;
-mod traces;
+pub mod traces;
 
 use crate::{machine, results};
 use anyhow::Context as _;

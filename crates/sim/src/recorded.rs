@@ -8,7 +8,7 @@ use crate::objects::{Event, ObjectSource, Request};
 use crate::source::{Access, EndsEarly, Source, SourceError};
 use std::collections::HashMap;
 use std::path::Path;
-use terrace_trace::accesses::{Decoder, Reader, Record, is_write, page_of};
+use terrace_trace::accesses::{Clock, Decoder, Reader, Record, is_write, page_of};
 use terrace_trace::objects;
 
 /// Error with the file's name before it.
@@ -25,6 +25,21 @@ fn full(left_out: u64, what: &str) -> Option<String> {
 fn damaged(why: &str, read: u64, all: u64, what: &str) -> String {
     format!("{why}, behind {read} of {all} {what}")
 }
+
+/// What each recorded access stands for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Pace {
+    /// Time of the program from one recorded access to the next, ns.
+    pub access_ns: f64,
+    /// Accesses to memory, beyond caches; `None` if that is not known.
+    pub misses: Option<f64>,
+}
+
+/// Time that an access takes with what the program computes for it, where the recording's clock
+/// counts accesses, ns: an assumption.
+const ACCESS_NS: f64 = 1.0;
+/// Time that a miss of the modelled cache takes more, ns: DRAM's latency, with no miss beside it.
+const MISS_NS: f64 = 80.0;
 
 /// Recorded accesses to pages, a number of which in a row make a unit.
 pub struct Recorded {
@@ -111,6 +126,19 @@ impl Recorded {
     /// Real accesses that each access stands for.
     pub fn period(&self) -> u64 {
         self.reader.header.period.max(1)
+    }
+
+    /// Pace of the recorded program. A clock of microseconds tells the time. Where the clock counts
+    /// accesses, the time is that of all of them, and of the misses; the kernel's is not in it.
+    pub fn pace(&self) -> Pace {
+        let records = (self.reader.records() + self.reader.left_out()).max(1) as f64;
+        let clock = self.reader.end_clock() as f64 / records;
+        let misses = self.reader.header.cache.is_some().then(|| self.period() as f64);
+        let access_ns = match self.reader.header.clock {
+            Clock::Us => clock * 1e3,
+            Clock::Accesses => clock * ACCESS_NS + misses.unwrap_or(0.0) * MISS_NS,
+        };
+        Pace { access_ns: access_ns.max(ACCESS_NS), misses }
     }
 
     /// Whether the stream ends where the recording is cut off or damaged, and why.
@@ -241,7 +269,7 @@ impl ObjectSource for RecordedObjects {
 mod tests {
     use super::*;
     use crate::objects::{Filter, HeapSource, layouts};
-    use terrace_trace::accesses::{CacheModel, Clock, Header, Page, Writer};
+    use terrace_trace::accesses::{CacheModel, Header, Page, Writer};
 
     fn header(period: u64) -> Header {
         Header {
@@ -286,6 +314,9 @@ mod tests {
             (by_page.units(), by_page.accesses(), by_page.period(), by_page.note()),
             (4, Some(5), 8, None)
         );
+        // The clock is at 9 after five records, each of which is one of eight misses.
+        let pace = by_page.pace();
+        assert!((pace.access_ns - 641.8).abs() < 1e-9 && pace.misses == Some(8.0), "{pace:?}");
         assert_eq!(all(&mut by_page), [(0, false), (1, true), (2, false), (3, true), (1, false)]);
         assert_eq!(by_page.ends_early().why(), None);
         let mut by_region = Recorded::open(&path, 2 << 20).unwrap();

@@ -11,9 +11,13 @@
 //! Lost is the time of faults and of slower accesses, and the part of the work of moving that the
 //! program pays.
 
+use crate::recorded::Pace;
 use crate::source::{Source, SourceError};
+use crate::workload::Opened;
 use serde::Serialize;
-use terrace_policy::tiering::{Kind, Model, Region, Resend, Tier, Window, moves};
+use terrace_policy::tiering::{
+    Kind, Model, Preset, Region, Resend, Setting, Tier, Window, cost, moves,
+};
 
 /// Pages of a region.
 pub const REGION_PAGES: usize = 512;
@@ -46,6 +50,53 @@ pub const SETTINGS: Settings = Settings {
     work_price: 0.25,
 };
 
+/// Windows that a recording has at least, if it is long enough for them.
+const WINDOWS_LEAST: u64 = 24;
+/// Accesses of a recording's window, at least: with fewer a model would be told next to nothing.
+const WINDOW_LEAST: u64 = 10_000;
+
+impl Settings {
+    /// Settings for a workload. An access is a request, as in [`SETTINGS`], but for recordings of
+    /// accesses, which have a pace of their own. Their windows take a second, or less where a
+    /// recording would have less than 24 windows.
+    pub fn of(opened: &Opened) -> Settings {
+        opened.pace.map_or(SETTINGS, |pace| SETTINGS.at(pace, opened.source.accesses()))
+    }
+
+    /// These settings at a recording's pace.
+    fn at(self, pace: Pace, accesses: Option<u64>) -> Settings {
+        let second = (1e9 / pace.access_ns) as u64;
+        let most = accesses.map_or(u64::MAX, |all| all / WINDOWS_LEAST);
+        // Where misses are not known, as many in a second as requests have.
+        let usual = self.misses * pace.access_ns / self.access_ns;
+        Settings {
+            access_ns: pace.access_ns,
+            misses: pace.misses.unwrap_or(usual),
+            window: second.min(most).max(WINDOW_LEAST),
+            ..self
+        }
+    }
+}
+
+/// Names and values of a model's settings: the three of TierScape's authors, and the artifact's
+/// where the model has a percentile.
+pub fn settings_of(model: &str) -> Vec<(String, Setting)> {
+    let by_percentile = !model.starts_with("tierscape") && model != cost::NAME;
+    let presets = if by_percentile { &Preset::ALL[..] } else { &Preset::ALL[..3] };
+    presets
+        .iter()
+        .map(|preset| {
+            let of = Setting::from(*preset);
+            let name = if by_percentile {
+                format!("p{:.0}", of.percentile)
+            } else {
+                format!("alpha {}", of.alpha)
+            };
+            (name, of)
+        })
+        .collect()
+}
+
 /// What came of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Outcome {
@@ -55,6 +106,8 @@ pub struct Outcome {
     pub slowdown: f64,
     /// Faults, by tier.
     pub faults: Vec<u64>,
+    /// Accesses to pages of a slower medium, by tier.
+    pub slower: Vec<u64>,
     /// Pages at the end, by tier.
     pub pages: Vec<u64>,
     /// Pages that the model wanted in each tier: what differs has leaked back.
@@ -70,6 +123,28 @@ pub struct Outcome {
     /// Each window, those of the warm-up too.
     #[serde(skip)]
     pub trail: Vec<Passed>,
+}
+
+impl Outcome {
+    /// Time of a request that a share of all requests take longer than, as a multiple of the time
+    /// with all in DRAM. An access is a request, and none waits for another.
+    pub fn quantile(&self, tiers: &[Tier], settings: &Settings, above: f64) -> f64 {
+        let delay = |tier: &Tier| match tier.kind {
+            Kind::Bytes { extra_ns } => extra_ns * settings.misses,
+            Kind::Compressed { fault_ns, .. } => fault_ns,
+        };
+        let counts = self.faults.iter().zip(&self.slower).map(|(faults, slower)| faults + slower);
+        let mut delayed: Vec<(f64, u64)> = tiers.iter().map(delay).zip(counts).collect();
+        delayed.sort_by(|a, b| b.0.total_cmp(&a.0));
+        let mut left = above * self.accesses as f64;
+        for (delay_ns, count) in delayed {
+            left -= count as f64;
+            if left < 0.0 {
+                return 1.0 + delay_ns / settings.access_ns;
+            }
+        }
+        1.0
+    }
 }
 
 /// What was at the end of a window.
@@ -101,6 +176,7 @@ struct State<'a> {
     cost_time: f64,
     work_ns: f64,
     faults: Vec<u64>,
+    slower: Vec<u64>,
     moved: u64,
     accesses: u64,
     trail: Vec<Passed>,
@@ -125,7 +201,10 @@ impl State<'_> {
         let from = self.place[page];
         if from != 0 {
             match self.tiers[usize::from(from)].kind {
-                Kind::Bytes { extra_ns } => self.lost_ns += extra_ns * self.settings.misses,
+                Kind::Bytes { extra_ns } => {
+                    self.lost_ns += extra_ns * self.settings.misses;
+                    self.slower[usize::from(from)] += 1;
+                }
                 Kind::Compressed { fault_ns, .. } => {
                     self.lost_ns += fault_ns;
                     self.faults[usize::from(from)] += 1;
@@ -257,6 +336,7 @@ pub fn run(
         cost_time: 0.0,
         work_ns: 0.0,
         faults: vec![0; tiers.len()],
+        slower: vec![0; tiers.len()],
         moved: 0,
         accesses: 0,
         trail: Vec::new(),
@@ -277,6 +357,7 @@ pub fn run(
                     counted_from = state.accesses;
                     (state.lost_ns, state.cost_time, state.work_ns) = (0.0, 0.0, 0.0);
                     state.faults.fill(0);
+                    state.slower.fill(0);
                     state.told.fill(0);
                     state.moved = 0;
                 }
@@ -289,6 +370,7 @@ pub fn run(
         saved: 1.0 - state.cost_time / counted / units.max(1) as f64,
         slowdown: (state.lost_ns + state.work_ns * settings.work_price) / base_ns,
         faults: state.faults,
+        slower: state.slower,
         pages: vec![0; tiers.len()],
         wanted: vec![0; tiers.len()],
         moved: state.moved,
@@ -335,7 +417,7 @@ mod tests {
     use super::*;
     use crate::tiersets::{stored_by_region, tiers};
     use crate::workload::{Pages, Workload};
-    use terrace_policy::tiering::{NAMES as MODELS, Preset, Setting, model};
+    use terrace_policy::tiering::{NAMES as MODELS, model};
 
     /// How far below another's curve ours may be at any of the other's points, as a part of the
     /// cost of all-DRAM. The first is over compressed tiers alone, the second where a slower medium
@@ -404,6 +486,33 @@ mod tests {
         let outcome = one("terrace-cost", Setting { alpha: 0.0, percentile: 0.0 }, "jump", "tmo");
         assert!(outcome.saved > 0.2 && outcome.pages[1] > 3000, "{outcome:?}");
         assert_eq!(outcome.pages.iter().sum::<u64>(), 8192);
+    }
+
+    #[test]
+    fn a_recording_is_played_at_its_own_pace() {
+        let pace = Pace { access_ns: 1_600.0, misses: Some(16.0) };
+        let of = SETTINGS.at(pace, Some(25_000_000));
+        assert_eq!((of.access_ns, of.misses, of.window), (1_600.0, 16.0, 625_000));
+        assert_eq!(SETTINGS.at(pace, Some(2_400_000)).window, 100_000);
+        // Samples, one in a millisecond.
+        let sampled = SETTINGS.at(Pace { access_ns: 1e6, misses: None }, None);
+        assert_eq!((sampled.misses, sampled.window), (1_600.0, 10_000));
+    }
+
+    #[test]
+    fn the_slowest_requests_are_those_of_the_slowest_tier() {
+        let tiers = tiers("tierscape-standard").unwrap();
+        let outcome = Outcome {
+            faults: vec![0, 0, 0, 10],
+            slower: vec![0, 100, 0, 0],
+            accesses: 1_000,
+            ..Outcome::default()
+        };
+        let of = |above: f64| outcome.quantile(&tiers, &SETTINGS, above);
+        assert!(of(0.001) > of(0.05) && of(0.05) > 1.0, "{} {}", of(0.001), of(0.05));
+        // 270 ns for each of eight misses.
+        assert!((of(0.1) - 1.432).abs() < 1e-9, "{}", of(0.1));
+        assert_eq!(of(0.2), 1.0);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use crate::mixed::Mixed;
 use crate::objects::layouts::Kind;
 use crate::objects::programs::{self, Program};
 use crate::objects::{Filter, HeapSource, MakeSource, ObjectSource};
-use crate::recorded::{Recorded, RecordedObjects};
+use crate::recorded::{Pace, Recorded, RecordedObjects};
 use crate::source::{EndsEarly, Source, SourceError};
 use crate::spec::{SpecError, split};
 use std::fmt;
@@ -69,6 +69,8 @@ pub struct Opened {
     pub source: Box<dyn Source>,
     /// Real accesses that each access stands for, where a recording says so.
     pub period: Option<u64>,
+    /// What each access stands for, where it is one of a recording of accesses.
+    pub pace: Option<Pace>,
     /// Note that a recording's file had no room for all.
     pub note: Option<String>,
     /// Whether it ends before what was recorded does, and why: a recording that is cut off or
@@ -122,14 +124,19 @@ impl Workload {
     ) -> Result<Opened, SourceError> {
         let ends_early = EndsEarly::default();
         Ok(match self {
-            Workload::Generated(generator) => {
-                Opened { source: generator.source(seed), period: None, note: None, ends_early }
-            }
+            Workload::Generated(generator) => Opened {
+                source: generator.source(seed),
+                period: None,
+                pace: None,
+                note: None,
+                ends_early,
+            },
             Workload::Program(program) => {
                 let make = || program.make(seed);
                 Opened {
                     source: heap(&make, layout, filter, pages)?,
                     period: None,
+                    pace: None,
                     note: None,
                     ends_early,
                 }
@@ -139,13 +146,13 @@ impl Workload {
                     path,
                     if let Pages::Alike(bytes) = pages { bytes } else { PAGE },
                 )?;
-                let (period, note, ends_early) =
-                    (Some(recorded.period()), recorded.note(), recorded.ends_early());
+                let (period, pace) = (Some(recorded.period()), Some(recorded.pace()));
+                let (note, ends_early) = (recorded.note(), recorded.ends_early());
                 let source: Box<dyn Source> = match pages {
                     Pages::Alike(_) => Box::new(recorded),
                     Pages::Mixed(share) => Box::new(recorded.mixed(share)),
                 };
-                Opened { source, period, note, ends_early }
+                Opened { source, period, pace, note, ends_early }
             }
             Workload::Objects(path) => {
                 let recorded = RecordedObjects::open(path, ends_early.clone())?;
@@ -159,7 +166,7 @@ impl Workload {
                     }
                 };
                 let source = heap(&make, layout, filter, pages)?;
-                Opened { source, period, note, ends_early: ends_early.clone() }
+                Opened { source, period, pace: None, note, ends_early: ends_early.clone() }
             }
         })
     }

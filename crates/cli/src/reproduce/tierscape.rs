@@ -9,7 +9,7 @@ use super::plot::{Drawing, Plot};
 use super::{Options, Paper, parallel};
 use anyhow::{Context, Result};
 use std::time::Instant;
-use terrace_policy::tiering::{self, Codec, Kind as TierKind, Preset, Setting, Tier};
+use terrace_policy::tiering::{self, Codec, Preset, Setting, Tier};
 use terrace_sim::objects::{Filter, layouts::Kind};
 use terrace_sim::tiering::{Outcome, SETTINGS, Settings, regions_of, run as simulate};
 use terrace_sim::tiersets::{self, Pool};
@@ -577,27 +577,6 @@ fn figure_10(options: &Options) -> Result<Figure> {
     })
 }
 
-/// The latency of a request that a share of all are above, as a multiple of one without faults.
-fn quantile(of: &Outcome, tiers: &[Tier], above: f64) -> f64 {
-    let mut slow: Vec<(f64, u64)> = tiers
-        .iter()
-        .zip(&of.faults)
-        .filter_map(|(tier, faults)| match tier.kind {
-            TierKind::Compressed { fault_ns, .. } => Some((fault_ns, *faults)),
-            TierKind::Bytes { .. } => None,
-        })
-        .collect();
-    slow.sort_by(|a, b| b.0.total_cmp(&a.0));
-    let mut left = above * of.accesses as f64;
-    for (fault_ns, faults) in slow {
-        left -= faults as f64;
-        if left < 0.0 {
-            return 1.0 + fault_ns / SETTINGS.access_ns;
-        }
-    }
-    1.0
-}
-
 fn figure_11(options: &Options) -> Result<Figure> {
     let cases = standard(REDIS);
     let found = outcomes(&cases, options)?;
@@ -605,8 +584,16 @@ fn figure_11(options: &Options) -> Result<Figure> {
     let mut rows = Rows::of("tierscape-fig11");
     for (case, of) in cases.iter().zip(&found) {
         rows.ours(format!("{}: mean latency", case.label), "of DRAM's", 1.0 + of.slowdown);
-        rows.ours(format!("{}: p95", case.label), "of DRAM's", quantile(of, &tiers, 0.05));
-        rows.ours(format!("{}: p99.9", case.label), "of DRAM's", quantile(of, &tiers, 0.001));
+        rows.ours(
+            format!("{}: p95", case.label),
+            "of DRAM's",
+            of.quantile(&tiers, &SETTINGS, 0.05),
+        );
+        rows.ours(
+            format!("{}: p99.9", case.label),
+            "of DRAM's",
+            of.quantile(&tiers, &SETTINGS, 0.001),
+        );
     }
     let better = found[2].slowdown < found[0].slowdown;
     rows.claim(
@@ -645,8 +632,8 @@ fn figure_11(options: &Options) -> Result<Figure> {
                     .collect(),
                 vec![
                     ("mean".into(), bars(&|of| 1.0 + of.slowdown)),
-                    ("p95".into(), bars(&|of| quantile(of, &tiers, 0.05))),
-                    ("p99.9".into(), bars(&|of| quantile(of, &tiers, 0.001))),
+                    ("p95".into(), bars(&|of| of.quantile(&tiers, &SETTINGS, 0.05))),
+                    ("p99.9".into(), bars(&|of| of.quantile(&tiers, &SETTINGS, 0.001))),
                 ],
             ),
         }],

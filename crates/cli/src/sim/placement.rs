@@ -6,9 +6,9 @@ use crate::quantity::share;
 use anyhow::{Context as _, Result, bail, ensure};
 use serde::Serialize;
 use std::io::Write as _;
-use terrace_policy::tiering::{self, Preset, Setting, Tier};
+use terrace_policy::tiering::{self, Setting, Tier};
 use terrace_sim::objects::{Filter, layouts::Kind};
-use terrace_sim::tiering::{Outcome, SETTINGS, Settings, regions_of, run as simulate};
+use terrace_sim::tiering::{Outcome, Settings, regions_of, run as simulate, settings_of};
 use terrace_sim::tiersets;
 use terrace_sim::workload::{Pages, Workload};
 
@@ -28,42 +28,28 @@ pub struct Row {
     pub outcome: Outcome,
 }
 
-/// A model in the authors' three settings, the artifact's for those that have a percentile.
-pub fn settings(model: &str) -> Vec<(String, Setting)> {
-    let by_percentile = !model.starts_with("tierscape") && model != tiering::cost::NAME;
-    let presets = if by_percentile { &Preset::ALL[..] } else { &Preset::ALL[..3] };
-    presets
-        .iter()
-        .map(|preset| {
-            let of = Setting::from(*preset);
-            let name = if by_percentile {
-                format!("p{:.0}", of.percentile)
-            } else {
-                format!("alpha {}", of.alpha)
-            };
-            (name, of)
-        })
-        .collect()
-}
-
 /// Runs one model over one workload.
-pub fn one(
+fn one(
     name: &str,
     setting: Setting,
     workload: &Workload,
     set: &str,
     tiers: &[Tier],
     seed: u64,
-    settings: Settings,
 ) -> Result<Outcome> {
-    let mut source = workload
-        .open(seed, Kind::Size, Filter::All, Pages::Alike(4096))
-        .context("workload")?
-        .source;
-    let regions = regions_of(source.units() as usize);
+    let mut opened =
+        workload.open(seed, Kind::Size, Filter::All, Pages::Alike(4096)).context("workload")?;
+    let settings = Settings::of(&opened);
+    let regions = regions_of(opened.source.units() as usize);
     let stored = tiersets::stored_by_region(set, regions, seed).context("no such set")?;
     let mut model = tiering::model(name, setting, tiers).context("no such model")?;
-    Ok(simulate(&mut *model, &mut *source, tiers, &stored, settings)?)
+    let outcome = simulate(&mut *model, &mut *opened.source, tiers, &stored, settings)?;
+    ensure!(
+        outcome.windows > 0,
+        "{workload}: has less than {} accesses, too few to judge",
+        (settings.warm_up + 1) * settings.window
+    );
+    Ok(outcome)
 }
 
 /// Runs the subcommand; the result is the exit status.
@@ -92,17 +78,12 @@ pub fn run(arguments: &SimArguments) -> Result<u8> {
         let workload = Workload::parse(text, arguments.units.unwrap_or(PAGES), accesses)?;
         for seed in arguments.seeds.iter().flat_map(|seeds| seeds.all()) {
             for model in &models {
-                for (name, mut setting) in settings(model) {
+                for (name, mut setting) in settings_of(model) {
                     let mut name = name;
                     if let Some(alpha) = arguments.alpha.filter(|_| name.starts_with("alpha")) {
                         (setting.alpha, name) = (alpha, format!("alpha {alpha}"));
                     }
-                    let outcome = one(model, setting, &workload, set, &tiers, seed, SETTINGS)?;
-                    ensure!(
-                        outcome.windows > 0,
-                        "{text}: has less than {} accesses, too few to judge",
-                        (SETTINGS.warm_up + 1) * SETTINGS.window
-                    );
+                    let outcome = one(model, setting, &workload, set, &tiers, seed)?;
                     rows.push(Row {
                         workload: text.clone(),
                         tiers: set.clone(),
