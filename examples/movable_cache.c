@@ -1,7 +1,7 @@
 /*
  * cache.c with entries that move, so that popular ones share pages: `diff cache.c movable_cache.c`.
  *
- *     cc -O2 movable_cache.c $(pkg-config --cflags --libs terrace_objects) -o movable_cache
+ *     cc -O2 -DNDEBUG movable_cache.c $(pkg-config --cflags --libs terrace_objects) -o movable_cache
  *     terrace run --dram 60% -- ./movable_cache
  */
 #include <stdbool.h>

@@ -6,10 +6,14 @@
  * so brings hot objects together. It works over any tiering beneath, by pages. The contract of the
  * function is in docs/moving-objects.md; the short form is below.
  *
- * Link with libterrace_objects.a: cc program.c $(pkg-config --cflags --libs terrace_objects)
+ * Link with libterrace_objects.a. For use in production:
+ *
+ *     cc -O2 -DNDEBUG program.c $(pkg-config --cflags --libs terrace_objects)
  *
  * In debug builds (without NDEBUG) callbacks are checked: a breach of the contract is reported by
- * name and ends the program. The settings of a heap may say otherwise.
+ * name and ends the program. So does an object that is busy on 64 visits, though the program may be
+ * right: a thread may sleep with a lock that the callback tries. The settings of a heap may say
+ * otherwise.
  */
 #ifndef TERRACE_OBJECTS_H
 #define TERRACE_OBJECTS_H
@@ -59,12 +63,15 @@ struct terrace_objects_settings {
 
 /*
  * Has callbacks checked (1) or not (0) in heaps made from now on whose settings do not say. Debug
- * builds switch it on before main.
+ * builds switch it on before main. It is weak: a program that makes no heap needs no library.
  */
-void terrace_objects_check(int on);
+__attribute__((weak)) void terrace_objects_check(int on);
 
 #ifndef NDEBUG
-__attribute__((constructor)) static void terrace_objects_check_debug_build(void) { terrace_objects_check(1); }
+__attribute__((constructor)) static void terrace_objects_check_debug_build(void) {
+    if (terrace_objects_check)
+        terrace_objects_check(1);
+}
 #endif
 
 /*

@@ -164,17 +164,18 @@ def of_the_plot():
 
 def of_the_kv_plot():
     """What README.md says of the plot of terrace-kv, at the share of memory that the plot shows."""
-    cells = {depth: of for (share, _, depth), of in benchmark_pages.kv_memory().items() if share == KV_SHARE}
+    cells = {(depth, connections): of for (share, connections, depth), of in benchmark_pages.kv_memory().items() if share == KV_SHARE}
 
     def to(peer, figure):
         values = [of["terrace-kv"][figure] / of[peer][figure] for _, of in sorted(cells.items())]
         return " and ".join(f"{value:.2f}" for value in values)
 
-    depths = " and ".join(str(depth) for depth in sorted(cells))
+    (few, many), (deep, deep_many) = sorted(cells)
     return (
-        f"With {KV_SHARE} % of memcached's memory, [terrace-kv](docs/terrace-kv.md) answers {to('memcached-zram', 'ops_per_s')} times memcached's "
-        f"requests over zram, at depth {depths},\nand {to('redis-zram', 'ops_per_s')} times redis's. "
-        f"Its p99.9 is {to('memcached-zram', 'p999_us')} times memcached's, and {to('redis-zram', 'p999_us')} times redis's.\n"
+        f"Each with {KV_SHARE} % of the memory that memcached takes alone, [terrace-kv](docs/terrace-kv.md) answers {to('memcached-zram', 'ops_per_s')} times memcached's "
+        f"requests over zram,\nand {to('redis-zram', 'ops_per_s')} times redis's. "
+        f"Its p99.9 is {to('memcached-zram', 'p999_us')} times memcached's, and {to('redis-zram', 'p999_us')} times redis's. "
+        f"(First {few} request is under way on each of {many} connections, then {deep} on each of {deep_many}.)\n"
     )
 
 
@@ -211,7 +212,7 @@ def main():
     text, readme = page(), README.read_text()
     before, rest = readme.split("zram-lz4.svg)\n\n", 1)
     between, kv = rest[rest.index("On all CPUs") :], "![terrace-kv"
-    between, after = between[: between.index("With ")], between[between.index(kv) :]
+    between, after = between[: between.index("Each with ")], between[between.index(kv) :]
     told = f"{before}zram-lz4.svg)\n\n{of_the_plot()}{between}{of_the_kv_plot()}\n{after}"
     wanted = {PAGE: text, README: told} | {PAGES / name: made for name, made in benchmark_pages.written().items()}
     if sys.argv[1:] == ["--check"]:

@@ -104,7 +104,7 @@ def policies():
     )
 
 
-def solver_bars(rows):
+def solver_goals(rows):
     """What the solver is to keep, beside the worst that was measured and where that was. Where no
     placement was found, time and memory count all the same."""
     largest = max(row["regions"] for row in rows)
@@ -117,21 +117,21 @@ def solver_bars(rows):
     def placed(limits):
         return lambda row: row["regions"] == largest and row["tiers"] == 6 and row["limits"] == limits
 
-    bars_of = [
+    goals = [
         ("time, 6 tiers, without limits", 500, "ms", 0, *worst(lambda run: 1000 * run["elapsed_s"], placed(False))),
         ("time, 6 tiers, with limits", 2000, "ms", 0, *worst(lambda run: 1000 * run["elapsed_s"], placed(True))),
         ("memory", 200, "MiB", 0, *worst(lambda run: run["peak_bytes"] / MIB, lambda row: row["regions"] == largest)),
         ("distance from the bound", 0.1, "%", 3, *worst(lambda run: 100 * run["gap"], lambda row: row["regions"] > 1_000, found=True)),
     ]
-    for what, bar, unit, digits, value, run in bars_of:
+    for what, goal, unit, digits, value, run in goals:
         where = f"{run['regions']:,} regions, {run['tiers']} tiers, knob {run['alpha']}"
-        yield [what, f"{bar} {unit}", f"{value:.{digits}f} {unit}", where, "met" if value <= bar else "**missed**"]
+        yield [what, f"{goal} {unit}", f"{value:.{digits}f} {unit}", where, "met" if value <= goal else "**missed**"]
 
 
 def solver():
     rows, groups = [], []
-    bars_of = list(solver_bars(read("solver")["rows"]))
-    missed = [row for row in bars_of if row[4] != "met"]
+    goals = list(solver_goals(read("solver")["rows"]))
+    missed = [row for row in goals if row[4] != "met"]
     told = " ".join(f"Missed: {row[0]}, {row[2]} at worst instead of {row[1]}." for row in missed)
     for row in read("solver")["rows"]:
         limits = "with" if row["limits"] else "without"
@@ -162,7 +162,7 @@ def solver():
         files=["solver"],
         tables=[
             ("By size", ["tiers", "regions", "limits", "median", "most", "from the bound", "from the optimum", "memory"], rows),
-            ("Bars", ["what", "bar", "worst", "at", "verdict"], bars_of),
+            ("Goals", ["what", "goal", "worst", "at", "verdict"], goals),
         ],
         plot=bars("ms for a million regions, medians", ["ms"], groups),
     )

@@ -239,7 +239,7 @@ def top():
         result=f"`terrace top` takes {100 * figures['share_of_a_cpu']:.2f} % of a CPU with {figures['processes']} processes.",
         what="CPU time of `terrace top` while it shows processes.",
         how=f"{figures['processes']} managed processes for {figures['seconds']} seconds, in a pseudo-terminal.",
-        peer="the bar of 0.1 %",
+        peer="the goal of 0.1 %",
         command="bench/top.py target/release/terrace",
         files=["top"],
         tables=[
@@ -249,5 +249,5 @@ def top():
                 [[str(figures["processes"]), f"{100 * figures['share_of_a_cpu']:.2f} %"]],
             )
         ],
-        plot=bars("% of a CPU", ["%"], [("terrace top", [100 * figures["share_of_a_cpu"]]), ("the bar", [0.1])]),
+        plot=bars("% of a CPU", ["%"], [("terrace top", [100 * figures["share_of_a_cpu"]]), ("the goal", [0.1])]),
     )

@@ -6,8 +6,9 @@
 //! two pressures, in random order. Memory is counted as in the other benchmark of programs.
 //!
 //! The target is kept where the median is at most [`ABOVE`] above it and the interval's lower end
-//! is below it. Where the interval is wider than [`WIDEST`], nothing is said of that. What is saved
-//! is compared with the group whose slowdown is the nearest.
+//! is below it. Where the interval is wider than [`WIDEST`], or fewer than [`FEWEST`] repeats were
+//! made, nothing is said of that. What is saved is compared with the group whose slowdown is the
+//! nearest.
 
 use super::list::SLOWED;
 use super::one::{Limit, one};
@@ -52,6 +53,8 @@ const USUAL_TARGET: f64 = 0.02;
 const ABOVE: f64 = 0.02;
 /// The widest interval that is judged.
 const WIDEST: f64 = 0.04;
+/// The fewest repeats that are judged: the interval of one has no width.
+const FEWEST: usize = 5;
 /// Part of memory below which a peer saves nothing worth a ratio.
 const SAVES_NOTHING: f64 = 0.005;
 
@@ -106,15 +109,15 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
 enum Verdict {
     Met,
     Missed,
-    /// The interval is too wide to say.
+    /// The interval is too wide to say, or there are too few repeats.
     NotJudged,
 }
 
 impl Verdict {
-    fn of(slower: f64, (from, to): (f64, f64), target: f64) -> Verdict {
+    fn of(slower: f64, (from, to): (f64, f64), target: f64, repeats: usize) -> Verdict {
         // Where there is no interval it is not narrow either.
         let is_narrow = to - from <= WIDEST;
-        if !is_narrow {
+        if !is_narrow || repeats < FEWEST {
             Verdict::NotJudged
         } else if slower <= target + ABOVE && from < target {
             Verdict::Met
@@ -211,7 +214,7 @@ fn row(name: &str, samples: &[&Value]) -> Value {
     let target = if targets.is_empty() { USUAL_TARGET } else { median(&targets) };
     let of = |side: &Value, figure: &str| side[figure].as_f64().unwrap_or(f64::NAN);
     let ends = (of(&terrace, "from"), of(&terrace, "to"));
-    let verdict = Verdict::of(of(&terrace, "slower"), ends, target);
+    let verdict = Verdict::of(of(&terrace, "slower"), ends, target, samples.len());
     let percent = |value: &Value| value.as_f64().unwrap_or(f64::NAN) * 100.0;
     print!(
         "{name:>14} {:>8.2} {:>26} {:>6.1}% {:>10}  ",
@@ -267,12 +270,19 @@ mod tests {
 
     #[test]
     fn a_wide_interval_is_not_judged() {
-        let verdict = |slower, from, to| Verdict::of(slower, (from, to), 0.02);
+        let verdict = |slower, from, to| Verdict::of(slower, (from, to), 0.02, FEWEST);
         assert_eq!(verdict(0.035, 0.015, 0.045), Verdict::Met);
         assert_eq!(verdict(0.045, 0.015, 0.05), Verdict::Missed);
         assert_eq!(verdict(0.03, 0.025, 0.04), Verdict::Missed);
         assert_eq!(verdict(0.03, 0.0, 0.05), Verdict::NotJudged);
         assert_eq!(verdict(f64::NAN, f64::NAN, f64::NAN), Verdict::NotJudged);
+    }
+
+    #[test]
+    fn few_repeats_are_not_judged() {
+        let verdict = |repeats| Verdict::of(0.01, (0.01, 0.01), 0.02, repeats);
+        assert_eq!(verdict(FEWEST - 1), Verdict::NotJudged);
+        assert_eq!(verdict(FEWEST), Verdict::Met);
     }
 
     #[test]

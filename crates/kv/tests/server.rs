@@ -290,11 +290,11 @@ fn large_items_leave_dram() {
     if client.stats("terrace").contains(&("active".to_owned(), 0)) {
         return skip("pages cannot be moved here; `terrace doctor` says why");
     }
-    Wait::within(Duration::from_secs(60)).until("the budget holds", || {
+    Wait::within(Duration::from_secs(60)).until("the budget holds, for twice as much", || {
         let figures = client.stats("terrace");
         let figure = |name: &str| figures.iter().find(|(n, _)| n == name).map_or(0, |(_, v)| *v);
-        assert!(figure("touched_bytes") > 2 * figure("budget_bytes"), "{figures:?}");
-        figure("physical_bytes") <= figure("budget_bytes")
+        let budget = figure("budget_bytes");
+        figure("touched_bytes") > 2 * budget && figure("physical_bytes") <= budget
     });
     for (key, version) in versions.into_iter().enumerate() {
         assert_eq!(client.get(&format!("large{key}")), Some(large(key, version)), "large{key}");
