@@ -50,7 +50,7 @@ pub(super) const MOVED: [Kind; 2] = [Kind::Hot, Kind::Cold];
 const RESERVED: usize = 8;
 /// Least address space for segments, and as much for large items, bytes, for a limit that is raised
 /// later.
-const ARENA_MIN: usize = if cfg!(test) { 8 << 20 } else { 1 << 30 };
+const ARENA_MIN: usize = if cfg!(test) { 80 << 20 } else { 1 << 30 };
 /// Entries of freed large items that the queue may hold besides as many as are alive.
 const QUEUE_SLACK: usize = 1024;
 

@@ -215,9 +215,9 @@ fn large_items_are_freed_for_others() {
 #[test]
 fn large_items_of_any_size_find_pages() {
     let (store, stats) = store(4, true);
-    assert!(store.set_memory_limit(15 << 19));
-    for round in 0..12 {
-        let (len, count) = if round % 2 == 0 { (12_000, 900) } else { (800_000, 20) };
+    assert!(store.set_memory_limit(79 << 20));
+    for round in 0..8 {
+        let (len, count) = if round % 2 == 0 { (12_000, 8000) } else { (800_000, 130) };
         for number in 0..count {
             let (key, value) = (format!("{round}-{number}"), vec![number as u8; len + number]);
             assert!(set(&store, &stats, &key, &value, 0), "item {number} of round {round}");
