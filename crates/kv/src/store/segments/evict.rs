@@ -91,11 +91,11 @@ impl Segments {
         pages: usize,
         context: Context<'_>,
     ) -> Option<usize> {
+        if let Some(first) = state.runs.take(pages) {
+            return Some(first);
+        }
         let mut attempts = 8 * state.queue.len() + 8;
         loop {
-            if let Some(first) = state.runs.take(pages) {
-                return Some(first);
-            }
             state.runs.join_kept(|first, pages| self.discard_run(first, pages));
             if let Some(first) = state.runs.take(pages) {
                 return Some(first);
