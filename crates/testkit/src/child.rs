@@ -1,5 +1,6 @@
 //! Child processes that do not outlive the test or benchmark that started them.
 
+use crate::process::signal;
 use std::ops::{Deref, DerefMut};
 use std::process::Child;
 use std::thread;
@@ -53,8 +54,8 @@ impl Drop for Ended {
         }
         let pid = self.child.id() as i32;
         if let Some(within) = self.asked {
-            // SAFETY: no pointers; the child was not waited for, so that its number is its own.
-            unsafe { libc::kill(pid, libc::SIGTERM) };
+            // The child was not waited for, so that its number is its own.
+            signal(pid, libc::SIGTERM);
             let begun = Instant::now();
             while begun.elapsed() < within {
                 if self.has_ended() {
@@ -63,11 +64,8 @@ impl Drop for Ended {
                 thread::sleep(Duration::from_millis(10));
             }
         }
-        // SAFETY: as above.
-        unsafe {
-            if libc::getpgid(pid) == pid {
-                libc::kill(-pid, libc::SIGKILL);
-            }
+        if terrace_os::process_group_of(pid) == Ok(pid) {
+            signal(-pid, libc::SIGKILL);
         }
         let _ = self.child.kill();
         let _ = self.child.wait();

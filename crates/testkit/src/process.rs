@@ -60,11 +60,7 @@ pub fn threads(pid: impl Display) -> io::Result<Vec<PathBuf>> {
 /// Another process with the memory of this one, such as Terrace's companion process, or a child
 /// before it executes a program.
 pub fn companion(pid: u32) -> Option<u32> {
-    const SHARED_MEMORY: i32 = 1;
-    let shares = |other: &u32| {
-        // SAFETY: no memory is involved.
-        unsafe { libc::syscall(libc::SYS_kcmp, pid, *other, SHARED_MEMORY, 0, 0) == 0 }
-    };
+    let shares = |other: &u32| terrace_os::have_one_memory(pid as i32, *other as i32) == Some(true);
     all().filter(|other| *other != pid).find(shares)
 }
 
@@ -95,9 +91,7 @@ pub fn rollup_bytes(pid: impl Display, name: &str) -> Option<u64> {
 pub fn resident_bytes(pid: impl Display) -> anyhow::Result<u64> {
     let text = file(&pid, "statm").with_context(|| format!("process {pid} is gone"))?;
     let pages: u64 = text.split_ascii_whitespace().nth(1).context("an empty statm")?.parse()?;
-    // SAFETY: no pointers.
-    let page_bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as u64;
-    Ok(pages * page_bytes)
+    Ok(pages * terrace_os::page_bytes() as u64)
 }
 
 /// Fields of the `stat` of a process or thread.
@@ -159,14 +153,12 @@ pub fn has_ended(pid: impl Display) -> bool {
 /// If `pid` is 0 or -1: that would be the test's own group, or all processes.
 pub fn signal(pid: i32, signal: i32) -> bool {
     assert!(!matches!(pid, 0 | -1), "not a process of the test's: {pid}");
-    // SAFETY: no memory is involved.
-    unsafe { libc::kill(pid, signal) == 0 }
+    terrace_os::signal_by_id(pid, signal).is_ok()
 }
 
 /// Whether this process is root's.
 pub fn is_root() -> bool {
-    // SAFETY: no arguments, no failure.
-    unsafe { libc::geteuid() == 0 }
+    terrace_os::effective_user_id() == 0
 }
 
 #[cfg(test)]
