@@ -18,7 +18,7 @@ pub struct Program {
 }
 
 /// All programs.
-pub const PROGRAMS: [Program; 15] = [
+pub const PROGRAMS: [Program; 17] = [
     program("cpython-index", &["python3", "--version"], "python3", |_| index("80000")),
     program("redis", &["redis-server", "--version"], "redis-server", |directory| {
         server(directory, "redis", REDIS, ASKED)
@@ -48,6 +48,12 @@ pub const PROGRAMS: [Program; 15] = [
     program("perl-hash", &["perl", "-v"], "perl", |_| Ok(words(["perl", "-e", PERL]))),
     program("sort", &["sort", "--version"], "coreutils", sort),
     program("go-map", &["go", "version"], "golang-go", go),
+    program("go-discards", &["go", "version"], "golang-go", |directory| {
+        let mut command = words(["env", "GOGC=10"]);
+        command.extend(go(directory)?);
+        Ok(command)
+    }),
+    program("jemalloc-discards", &["cc", "--version"], "gcc and libjemalloc2", jemalloc),
 ];
 
 /// Programs that plans are made for: some that compute for half a minute, and one that soon ends.
@@ -231,6 +237,54 @@ func main() {
 }
 "#;
 
+/// 380 MiB of blocks of 256 bytes to 32 KiB. Few of them are replaced often; a run of 400 goes and
+/// comes back after each 20,000 replacements.
+const DISCARDS: &str = r#"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { BLOCKS = 24000, TURNS = 1500000, RUN = 400 };
+static char *kept[BLOCKS];
+static unsigned long state = 1;
+
+static unsigned long drawn(void) {
+    state = state * 6364136223846793005ul + 1442695040888963407ul;
+    return state >> 11;
+}
+
+static void replace(unsigned at) {
+    size_t size = 256 + drawn() % 32512;
+    free(kept[at]);
+    if (!(kept[at] = malloc(size)))
+        exit(1);
+    for (size_t byte = 0; byte < size; byte++)
+        kept[at][byte] = (char)(byte * 7 >> 5);
+}
+
+int main(void) {
+    unsigned long sum = 0;
+    for (unsigned at = 0; at < BLOCKS; at++)
+        replace(at);
+    for (unsigned turn = 1; turn <= TURNS; turn++) {
+        double u = drawn() * 0x1p-53;
+        unsigned at = (unsigned)(BLOCKS * u * u * u * u);
+        sum += kept[at][100];
+        replace(at);
+        if (turn % 20000 == 0) {
+            unsigned from = drawn() % (BLOCKS - RUN);
+            for (unsigned n = from; n < from + RUN; n++) {
+                free(kept[n]);
+                kept[n] = NULL;
+            }
+            for (unsigned n = from; n < from + RUN; n++)
+                replace(n);
+        }
+    }
+    printf("%lu\n", sum);
+}
+"#;
+
 /// A server that is filled with 400 MiB and, as `what` says, asked by 16 connections. What these
 /// found goes into the file `$SERVED`, as JSON.
 fn server(
@@ -349,6 +403,23 @@ fn go(directory: &Path) -> anyhow::Result<Vec<String>> {
         ensure!(built.context("no go")?.success(), "go build failed");
     }
     Ok(words([&binary.to_string_lossy()]))
+}
+
+/// A program of which jemalloc's background thread discards what has been free for 200 ms. It replaces
+/// the library's allocator, so that Terrace attaches to it.
+fn jemalloc(directory: &Path) -> anyhow::Result<Vec<String>> {
+    let (source, binary) = (directory.join("discards.c"), directory.join("discards"));
+    if !binary.exists() {
+        fs::write(&source, DISCARDS)?;
+        let built = Command::new("cc").args(["-O2", "-o"]).args([&binary, &source]).status();
+        ensure!(built.context("no cc")?.success(), "cc failed");
+    }
+    Ok(words([
+        "env",
+        "LD_PRELOAD=libjemalloc.so.2",
+        "MALLOC_CONF=background_thread:true,dirty_decay_ms:200,muzzy_decay_ms:0",
+        &binary.to_string_lossy(),
+    ]))
 }
 
 /// A class whose source is `text`, compiled once in the directory.

@@ -3,6 +3,7 @@
 mod support;
 
 use serde_json::Value;
+use std::io::{BufRead as _, BufReader};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -77,6 +78,16 @@ fn runs_are_told_while_they_live() {
             && text.contains("these figures are old"),
         "{text}"
     );
+    // Each second another answer, until nobody reads them any more.
+    let mut watch = scratch.terrace(&["status", "--json", "--watch"]);
+    let mut watch = watch.stdout(Stdio::piped()).spawn().unwrap();
+    let mut answers = BufReader::new(watch.stdout.take().unwrap()).lines();
+    for _ in 0..2 {
+        let answer: Value = serde_json::from_str(&answers.next().unwrap().unwrap()).unwrap();
+        assert!(answer["runs"].as_array().unwrap().len() >= 2, "{answer}");
+    }
+    drop(answers);
+    assert!(watch.wait().unwrap().success(), "a closed pipe is no error");
     // A killed run is one while its program lives.
     let pids: Vec<i32> =
         told.iter().map(|run| run["processes"][0]["pid"].as_i64().unwrap() as i32).collect();
