@@ -172,8 +172,8 @@ fn a_listener_that_never_speaks_is_told_of() {
     }
 }
 
-/// In a closed loop two requests would be late, one on each connection. In an open loop each request
-/// is late that was due while the server stood still: here a tenth of all.
+/// In a closed loop two requests would be late, one on each connection. In an open loop each
+/// request is late that was due while the server stood still: here a tenth of all.
 #[test]
 fn an_open_loop_charges_a_server_that_stands_still() {
     const STILL: Duration = Duration::from_millis(400);

@@ -108,7 +108,7 @@ pub fn read_messages(uffd: i32, messages: &mut [Message]) -> usize {
 }
 
 /// Finds where resident anonymous pages are between two addresses, by a descriptor of
-/// `/proc/PID/pagemap`. Returns how many runs were found and where the look ended.
+/// `/proc/PID/pagemap`. Returns how many runs were found and where the scan ended.
 pub fn resident(pagemap: i32, start: u64, end: u64, runs: &mut [Run]) -> Result<(usize, u64), i32> {
     scan(pagemap, start, end, runs, [FILE | PFNZERO, FILE | PRESENT | PFNZERO, 0])
 }

@@ -1,11 +1,11 @@
-//! How long to sleep between looks at memory in which nothing happens. Sleeps get longer each time,
+//! How long to sleep between polls of memory in which nothing happens. Sleeps get longer each time,
 //! but never longer than it could take to fill the room.
 
 use std::time::Duration;
 
 /// The most that a program can fill of memory, bytes per second.
 const FILLED_PER_S: u64 = 8 << 30;
-/// The most that comes and goes between two looks at a quiet program, bytes.
+/// The most that comes and goes between two polls of an idle program, bytes.
 const QUIET_BYTES: u64 = 1 << 20;
 
 /// The rhythm of one observer.
@@ -23,7 +23,7 @@ impl Backoff {
         Backoff { shortest, longest, sleep: shortest, bytes: 0 }
     }
 
-    /// How long to sleep after a look that found `bytes` in use and room for `room` more, and
+    /// How long to sleep after a poll that found `bytes` in use and room for `room` more, and
     /// whatever else tells a `change`.
     pub fn sleep(&mut self, bytes: u64, room: u64, change: bool) -> Duration {
         let quiet = !change && bytes.abs_diff(self.bytes) <= QUIET_BYTES;

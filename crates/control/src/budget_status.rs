@@ -36,8 +36,8 @@ pub struct BudgetStatus {
 }
 
 impl BudgetStatus {
-    /// Adds a sample, `seconds` after the last one, at which memory is `physical` bytes. `at_floor`:
-    /// nothing more could be evicted.
+    /// Adds a sample, `seconds` after the last one, at which memory is `physical` bytes.
+    /// `at_floor`: nothing more could be evicted.
     pub fn add(&mut self, physical: u64, budget: u64, at_floor: bool, seconds: f64) {
         let far = physical.saturating_sub(budget) > (budget as f64 * TOUCHING) as u64;
         let now = Sample { over: physical > budget, far, at_floor: far && at_floor, physical };

@@ -1,6 +1,6 @@
 //! The command lines of "Start" and "Instead of memcached" in docs/terrace-kv.md, and of its page
-//! on TLS: each starts a server that stores, answers, and ends. One is also tried in a control group
-//! with little memory.
+//! on TLS: each starts a server that stores, answers, and ends. One is also tried in a control
+//! group with little memory.
 
 mod common;
 

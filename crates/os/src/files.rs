@@ -81,8 +81,8 @@ pub fn open(path: &str, flags: i32, mode: u32) -> Result<Fd> {
         .map(|fd| fd as Fd)
 }
 
-/// A new file in memory (memfd_create(2), close-on-exec) of `len` zero bytes, which take memory once
-/// they are written. The name is for /proc only.
+/// A new file in memory (memfd_create(2), close-on-exec) of `len` zero bytes, which take memory
+/// once they are written. The name is for /proc only.
 pub fn memory_file(name: &CStr, len: usize) -> Result<OwnedFd> {
     // SAFETY: the name is NUL-terminated and outlives the call; the descriptor is new.
     let file = unsafe { own(syscall!(Sysno::memfd_create, name.as_ptr(), libc::MFD_CLOEXEC)) }?;
@@ -206,7 +206,8 @@ pub fn duplicate_from(fd: Fd, first: Fd) -> Result<Fd> {
 }
 
 /// Makes a copy of a descriptor at a given number, dup2(2). What was open there is closed first;
-/// exec does not close the copy. With the same number twice nothing is done. EBADF: `fd` is not open.
+/// exec does not close the copy. With the same number twice nothing is done. EBADF: `fd` is not
+/// open.
 pub fn duplicate_onto(fd: Fd, onto: Fd) -> Result<()> {
     // The kernel refuses that with dup3.
     if fd == onto {

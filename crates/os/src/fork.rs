@@ -8,8 +8,8 @@ use syscalls::{Sysno, syscall};
 /// the child, and the child's id in the parent. EAGAIN or ENOMEM: there can be no process.
 ///
 /// # Safety
-/// If the process has other threads, the child does only what a signal handler may do, or what the C
-/// library keeps usable, such as `malloc`. Locks that other threads hold stay held in the child.
+/// If the process has other threads, the child does only what a signal handler may do, or what the
+/// C library keeps usable, such as `malloc`. Locks that other threads hold stay held in the child.
 pub unsafe fn fork() -> Result<i32> {
     // SAFETY: the caller's promise.
     match unsafe { libc::fork() } {

@@ -1,7 +1,7 @@
 //! The one layer to the kernel: raw system calls, and what they answer.
 //!
-//! No system call here touches `errno`, which belongs to the program; [`fork()`] does, and what reads
-//! files by the standard library may.
+//! No system call here touches `errno`, which belongs to the program; [`fork()`] does, and what
+//! reads files by the standard library may.
 //! None passes through the library's own interposed `mmap` family. Constants and layouts are the
 //! kernel's (`linux/userfaultfd.h`, `linux/fs.h`); they are written out here because Debian 12's
 //! headers (6.1) lack UFFDIO_MOVE and PAGEMAP_SCAN.

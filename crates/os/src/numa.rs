@@ -56,7 +56,8 @@ pub fn move_pages(pages: &[usize], nodes: &[i32], status: &mut [i32]) -> Result<
 
 /// In which NUMA node each page of another process is, or a negative errno: −ENOENT if it is not
 /// present. With `to`, a node for each page, the kernel first moves those that no other process
-/// has. EPERM: that takes CAP_SYS_PTRACE, and to move CAP_SYS_NICE. ESRCH: there is no such process.
+/// has. EPERM: that takes CAP_SYS_PTRACE, and to move CAP_SYS_NICE. ESRCH: there is no such
+/// process.
 pub fn nodes_of_pages(process: i32, pages: &[u64], to: Option<&[i32]>) -> Result<Vec<i32>> {
     const MPOL_MF_MOVE: usize = 1 << 1;
     assert!(to.is_none_or(|to| to.len() == pages.len()), "a node for each page");

@@ -1,4 +1,4 @@
-//! Zones of allocation sites: objects of like temperature share one.
+//! Zones of allocation sites: objects of like hotness share one.
 //!
 //! Jenga (§4.2) leaves the zone to a hash of the calling context. With thousands of contexts and 32
 //! zones, hot ones and cold ones meet. Here sites go by their hotness, samples per byte, in steps

@@ -9,7 +9,7 @@ use std::time::Duration;
 use terrace_os as sys;
 
 /// Time between polls, at first and while processes come. While none come it doubles, up to the
-/// second value. A look takes at most one part in `POLL_SHARE` of a CPU.
+/// second value. A poll takes at most one part in `POLL_SHARE` of a CPU.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 const QUIET_LOOK_EVERY: Duration = Duration::from_millis(500);
 const POLL_SHARE: u32 = 32;

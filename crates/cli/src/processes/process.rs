@@ -26,8 +26,8 @@ pub fn stat(pid: u32) -> Option<Stat> {
 }
 
 /// The id that a process has in our /proc. What is known is its id in its own PID namespace, the
-/// inode of that namespace, and when it started, in clock ticks (0: unknown). `None` where no process
-/// is seen to be that one.
+/// inode of that namespace, and when it started, in clock ticks (0: unknown). `None` where no
+/// process is seen to be that one.
 pub fn find(pid: u32, namespace: u64, start_ticks: u64) -> Option<u32> {
     let is_it = |here: &u32| {
         id_inside(*here) == Some(pid)

@@ -302,7 +302,7 @@ impl Tree {
             room,
             came || self.growth.is_changing() || self.comes_down.is_some(),
         );
-        // The last of the looks meanwhile, each of which may come a little early, is one.
+        // The last of the polls meanwhile, each of which may come a little early, is one.
         self.quiet_until = now + sleep - POLL_INTERVAL / 2;
     }
 

@@ -137,8 +137,8 @@ impl Store {
         }
     }
 
-    /// Whether the item at a pointer from a locked bucket has a key. If it is small, its pages are in
-    /// DRAM then.
+    /// Whether the item at a pointer from a locked bucket has a key. If it is small, its pages are
+    /// in DRAM then.
     fn has_key(&self, pointer: *mut u8, key: &[u8]) -> bool {
         if let Some(tiering) = self.config.tiering {
             // Header and key first: the header says how long the whole item is.

@@ -40,8 +40,8 @@ pub fn kibibytes(server: &Server, name: &str) -> usize {
     bytes as usize >> 10
 }
 
-/// A value of at least so many bytes that is known from its key. Eight random bytes and as many that
-/// repeat take turns, so that pages of them compress.
+/// A value of at least `bytes` bytes that is known from its key. Eight random bytes and as many
+/// that repeat take turns, so that pages of them compress.
 pub fn value_of(key: usize, bytes: usize) -> Vec<u8> {
     let mut random = Congruential::with_increment(key as u64 + 1, key as u64 | 1);
     let mut value = Vec::with_capacity(bytes + 16);

@@ -6,6 +6,10 @@
 //!
 //! The gate ([`crate::pages::lock::Gate`]) keeps page states fixed during a fork. Probation is 2Q's
 //! first queue.
+//!
+//! *Tiers of ours* have pools of compressed pages that this process owns, in memory or in files.
+//! The others are the kernel's swap and the memory of another NUMA node. To *claim* a page is to
+//! set its word to a state in which only the claimant may change it; to *settle* it ends that.
 
 pub(crate) mod auto;
 pub(crate) mod claim;

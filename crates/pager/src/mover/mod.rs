@@ -9,6 +9,9 @@
 //! *Pressure* (like scan priority) rises by one after each full walk that was not enough. It falls
 //! again while memory is within the budget.
 //!
+//! The *floor* is what memory cannot be brought below: full walks at the highest pressure found
+//! next to nothing to evict.
+//!
 //! Its loop is in this file. [`state`] is what it keeps, [`walk`] finds victims, and
 //! [`tier_choice`] chooses their tier. [`watermark`] computes how much is kept free,
 //! [`crate::evict::priority`] sets the thread's priority, and [`upkeep`] is periodic work.

@@ -4,7 +4,7 @@ use crate::pages::mm::Mm;
 use std::sync::atomic::Ordering::*;
 use terrace_os as sys;
 
-/// Forks are in a row if they are less than this apart, ns. `terrace run` looks twice in this time.
+/// Forks are in a row if they are less than this apart, ns. `terrace run` polls twice in this time.
 /// It then has assigned a share to every child that was forked before.
 const FORKS_IN_A_ROW_NS: u64 = 200_000_000;
 

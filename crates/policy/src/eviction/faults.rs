@@ -13,9 +13,8 @@ use crate::eviction::victims::{
 /// Parameters, with the reasons for their defaults.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// A region with more than this share of its evicted pages refaulting between two looks is hot
-    /// (0–1). Default 1/8: a restored page costs about two evictions, so below it eviction still
-    /// pays.
+    /// A region is hot if more than this share of its evicted pages refaulted lately (0–1). Default
+    /// 1/8: a restored page costs about two evictions, so below it eviction still pays.
     pub hot_share: f32,
     /// Least heat of a hot region, as a multiple of the mean heat. Where all regions are alike,
     /// they do not tell which pages to take. Default 2.
