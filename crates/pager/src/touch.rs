@@ -194,7 +194,7 @@ impl Pager {
                 tools.fetch_at_ns.store(now_ns + FETCH_AGAIN_NS, Relaxed);
                 drop(copies);
                 self.warn_once(
-                    &tools.said,
+                    &tools.warned,
                     &format!("terrace_touch cannot restore by itself yet ({e}; it needs a free descriptor, and the right to fetch one of Terrace's): faults do it"),
                 );
                 None

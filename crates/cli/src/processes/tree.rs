@@ -77,7 +77,7 @@ pub struct Tree {
     /// s.
     slowdown: Option<Slowdown>,
     lost_s: f64,
-    kept: BudgetStatus,
+    budget_status: BudgetStatus,
     together: Together,
     logical_byte_s: f64,
     physical_byte_s: f64,
@@ -220,7 +220,7 @@ impl Tree {
             growth: Growth::new(),
             slowdown: limits.slowdown.map(Slowdown::new),
             lost_s: 0.0,
-            kept: BudgetStatus::default(),
+            budget_status: BudgetStatus::default(),
             together: Together::default(),
             logical_byte_s: 0.0,
             physical_byte_s: 0.0,
@@ -556,21 +556,21 @@ impl Tree {
         self.seconds += seconds;
         self.logical_byte_s += logical as f64 * seconds;
         self.physical_byte_s += physical as f64 * seconds;
-        self.kept.add(physical, budget, at_floor, seconds);
+        self.budget_status.add(physical, budget, at_floor, seconds);
         let mean =
             |integral: f64| if self.seconds > 0.0 { (integral / self.seconds) as u64 } else { 0 };
-        let budget_met = self.kept.is_kept();
+        let budget_met = self.budget_status.is_kept();
         self.together = Together {
             processes: self.together.processes.max(processes),
             budget_bytes: told,
             peak_logical_bytes: self.touched_max,
             growing_s: self.growth.waited_s(),
             budget_met,
-            kept_fraction: self.kept.kept_fraction(),
-            floor_bytes: if budget_met { 0 } else { self.kept.floor_bytes() },
-            floor_s: self.kept.floor_s(),
-            over_budget_s: self.kept.over_s(),
-            far_over_budget_s: self.kept.far_over_s(),
+            kept_fraction: self.budget_status.kept_fraction(),
+            floor_bytes: if budget_met { 0 } else { self.budget_status.floor_bytes() },
+            floor_s: self.budget_status.floor_s(),
+            over_budget_s: self.budget_status.over_s(),
+            far_over_budget_s: self.budget_status.far_over_s(),
             mean_logical_bytes: mean(self.logical_byte_s),
             mean_physical_bytes: mean(self.physical_byte_s),
             peak_physical_bytes: self.together.peak_physical_bytes,

@@ -132,16 +132,20 @@ impl Auto {
     }
 
     fn cost_of(&self, tier: &Tier, scratch: &mut Scratch, mm: &Mm) -> u64 {
-        let (mut out, mut home) = (Vec::with_capacity(SAMPLE), Vec::with_capacity(SAMPLE));
+        let (mut evict_ns, mut restore_ns) =
+            (Vec::with_capacity(SAMPLE), Vec::with_capacity(SAMPLE));
         for page in &self.sample {
             let measured = tier.measure(page, scratch, sys::thread_cpu_ns);
-            out.push(measured.encode_ns);
-            home.push(measured.decode_ns);
+            evict_ns.push(measured.encode_ns);
+            restore_ns.push(measured.decode_ns);
         }
         // Measured restores, where there are some: with all that copying a page takes.
-        let restore = tier.stats.restore_quantile_ns(0.5).max(median(home));
+        let restore = tier.stats.restore_quantile_ns(0.5).max(median(restore_ns));
         let move_ns = self.moved.or(MOVE_NS) + STORE_NS;
-        median(out) + move_ns + mm.faults.cost.waiting_ns(restore) + mm.faults.cost.overhead_ns()
+        median(evict_ns)
+            + move_ns
+            + mm.faults.cost.waiting_ns(restore)
+            + mm.faults.cost.overhead_ns()
     }
 
     fn cost_of_swap(&self, mm: &Mm) -> Option<u64> {
@@ -153,7 +157,8 @@ impl Auto {
             }
             SAMPLE
         };
-        measure_swap(mm, sys::thread_cpu_ns, fill).map(|(out, home)| self.paged_out.or(out) + home)
+        measure_swap(mm, sys::thread_cpu_ns, fill)
+            .map(|(out, restore_ns)| self.paged_out.or(out) + restore_ns)
     }
 
     /// The tier to evict into now. `takes` lists the tiers that accept pages, each with the share
@@ -209,25 +214,26 @@ pub(crate) fn measure_swap(
         let _ = sys::advise(memory, bytes, libc::MADV_NOHUGEPAGE);
     }
     let end = memory + fill(memory) * PAGE;
-    let (mut out, mut home) = (Vec::with_capacity(SAMPLE / RUN), Vec::with_capacity(SAMPLE));
+    let (mut evict_ns, mut restore_ns) =
+        (Vec::with_capacity(SAMPLE / RUN), Vec::with_capacity(SAMPLE));
     for run in (memory..end).step_by(RUN * PAGE) {
         let begun = clock_ns();
         let pages = RUN.min((end - run) / PAGE);
         sys::page_out(-1, &[(run, pages * PAGE)]);
-        out.push((clock_ns() - begun) / pages as u64);
+        evict_ns.push((clock_ns() - begun) / pages as u64);
     }
     let pagemap = mm.descriptors.pagemap.load(std::sync::atomic::Ordering::Relaxed);
     for page in (memory..end).step_by(PAGE).filter(|page| !sys::is_present(pagemap, *page)) {
         let begun = clock_ns();
         // Through the kernel: if the page cannot be restored, that is an error and no signal.
         if sys::peek(page, &mut [0]) {
-            home.push(clock_ns() - begun);
+            restore_ns.push(clock_ns() - begun);
         }
     }
     // SAFETY: no other code knows this reservation.
     unsafe { sys::unmap(memory, bytes) };
-    let some = !home.is_empty() && home.len() * 2 > (end - memory) / PAGE;
-    some.then(|| (median(out), median(home)))
+    let some = !restore_ns.is_empty() && restore_ns.len() * 2 > (end - memory) / PAGE;
+    some.then(|| (median(evict_ns), median(restore_ns)))
 }
 
 fn median(mut of: Vec<u64>) -> u64 {

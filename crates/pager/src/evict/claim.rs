@@ -1,7 +1,7 @@
 //! Claims pages of a region, in memory that is registered, and records regions of which the kernel
 //! moves no pages.
 
-use crate::evict::evictor::{Claimed, EvictOutcome, Evictor, Verdict, leaves};
+use crate::evict::evictor::{Claimed, EvictOutcome, Evictor, Verdict, probation_verdict};
 use crate::pages::mm::Mm;
 use crate::pages::table::{Entry, REGION};
 use crate::pages::word::{PageWord, Snapshot};
@@ -126,7 +126,7 @@ pub(super) fn claim_from_probation(
     }
     let word = entry.word(address);
     let before = word.load();
-    let claimed = matches!(leaves(before, now_ms), Verdict::Take)
+    let claimed = matches!(probation_verdict(before, now_ms), Verdict::Take)
         && word.transition(before, before.moving()).is_ok();
     claimed.then_some(Claimed { address, before })
 }

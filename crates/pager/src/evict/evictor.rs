@@ -79,7 +79,7 @@ fn stays(word: Snapshot, now_ms: u64) -> bool {
 }
 
 /// The verdict on a page whose time on probation is over.
-pub(crate) fn leaves(word: Snapshot, now_ms: u64) -> Verdict {
+pub(crate) fn probation_verdict(word: Snapshot, now_ms: u64) -> Verdict {
     if word.is_on_probation() && !stays(word, now_ms) { Verdict::Take } else { Verdict::Leave }
 }
 

@@ -31,7 +31,7 @@ pub(crate) struct RestoreTools {
     /// No new copy is fetched before this time.
     pub(crate) fetch_at_ns: AtomicU64,
     /// Whether a warning was given that no copy can be fetched.
-    pub(crate) said: AtomicBool,
+    pub(crate) warned: AtomicBool,
     /// Address of a MADV_WIPEONFORK word: 1 in this process, 0 in a child whose fork was not
     /// reported to us. The address is 0 where the kernel has no such memory.
     pub(crate) own: usize,
@@ -70,7 +70,7 @@ impl RestoreTools {
             copies: Lock::new([None; SHARDS_MAX]),
             lost: AtomicU32::new(0),
             fetch_at_ns: AtomicU64::new(0),
-            said: AtomicBool::new(false),
+            warned: AtomicBool::new(false),
             own: own.unwrap_or(0),
             prefetches: Lock::new(PrefetchQueue::default()),
         };

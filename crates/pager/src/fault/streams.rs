@@ -14,7 +14,7 @@ const NEAR: usize = AHEAD_MAX;
 /// Streams remembered; more than threads fault at a time on one userfaultfd.
 const STREAMS: usize = 64;
 /// A stream with pages ahead of it seldom faults: it stays while others are replaced.
-const LIVES: u8 = 4;
+const CHANCES: u8 = 4;
 /// Faults in order, after the first, before pages are restored ahead: no object of two pages makes
 /// as many.
 const LENGTH_MIN: u32 = 2;
@@ -37,7 +37,7 @@ struct Stream {
     /// Pages between its last fault and its front.
     ahead: usize,
     /// How many times the CLOCK hand passes over it.
-    lives: u8,
+    chances: u8,
 }
 
 /// What a fault means for the streams.
@@ -61,7 +61,7 @@ pub(crate) struct Streams {
 
 impl Streams {
     pub fn new() -> Self {
-        let none = Stream { front: usize::MAX, up: None, length: 0, most: 0, ahead: 0, lives: 0 };
+        let none = Stream { front: usize::MAX, up: None, length: 0, most: 0, ahead: 0, chances: 0 };
         Streams {
             streams: [none; STREAMS],
             fronts: [u32::MAX; STREAMS],
@@ -98,7 +98,7 @@ impl Streams {
         if behind_front && distance < stream.ahead && resident(page) {
             // The fault came before its page was restored.
             let proven = stream.ahead - distance;
-            (stream.ahead, stream.lives) = (distance, LIVES);
+            (stream.ahead, stream.chances) = (distance, CHANCES);
             return Noted { wanting: Some(index), proven };
         }
         let between = if up { stream.front + 1..page } else { page + 1..stream.front };
@@ -106,7 +106,7 @@ impl Streams {
             self.fail(index);
             self.set(
                 index,
-                Stream { front: page, up: None, length: 0, most: 0, ahead: 0, lives: 0 },
+                Stream { front: page, up: None, length: 0, most: 0, ahead: 0, chances: 0 },
             );
             return Noted::default();
         }
@@ -120,7 +120,10 @@ impl Streams {
         } else {
             (stream.most * 2).clamp(AHEAD_MIN, AHEAD_MAX)
         };
-        self.set(index, Stream { front: page, up: Some(up), length, most, ahead: 0, lives: LIVES });
+        self.set(
+            index,
+            Stream { front: page, up: Some(up), length, most, ahead: 0, chances: CHANCES },
+        );
         Noted { wanting: (most > 0).then_some(index), proven }
     }
 
@@ -146,14 +149,14 @@ impl Streams {
     }
 
     fn begin(&mut self, page: usize) {
-        while self.streams[self.hand].lives > 0 {
-            self.streams[self.hand].lives -= 1;
+        while self.streams[self.hand].chances > 0 {
+            self.streams[self.hand].chances -= 1;
             self.hand = (self.hand + 1) % STREAMS;
         }
         self.fail(self.hand);
         self.set(
             self.hand,
-            Stream { front: page, up: None, length: 0, most: 0, ahead: 0, lives: 0 },
+            Stream { front: page, up: None, length: 0, most: 0, ahead: 0, chances: 0 },
         );
         self.hand = (self.hand + 1) % STREAMS;
     }

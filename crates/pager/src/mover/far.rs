@@ -25,7 +25,7 @@ use terrace_tiers::Node;
 
 /// Pages per call when the pages that did not move are retried. One that cannot move ends its call.
 /// Each call costs the machine more than the pages.
-const AGAIN: usize = 64;
+const RETRY_PAGES: usize = 64;
 /// Time for one round of queries, ns. Unchanged regions get one part in `IN_TURN_SHARE` of the
 /// time.
 const QUERY_NS: u64 = 500_000;
@@ -293,7 +293,7 @@ impl Far {
         self.targets.clear();
         self.targets.resize(REGION_PAGES, if to == Place::Slow { far } else { origin_node });
         let (mut after, mut wanted, mut ended) = (before, 0, None);
-        for at_once in [REGION_PAGES, AGAIN] {
+        for at_once in [REGION_PAGES, RETRY_PAGES] {
             let elsewhere = |status: i32| status >= 0 && (status == far) != (to == Place::Slow);
             self.migrating.clear();
             self.migrating.extend(
@@ -408,8 +408,8 @@ impl Far {
         }
     }
 
-    /// Says that the node is full, where nothing else takes what should go there.
-    pub fn say_full(&self, pager: &Pager) {
+    /// Warns that the node is full, where nothing else takes what should go there.
+    pub fn warn_full(&self, pager: &Pager) {
         if self.node.is_usable() {
             let number = self.node.number();
             let note = format!(

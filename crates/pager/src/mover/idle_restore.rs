@@ -29,7 +29,7 @@ const AGAIN_NS: u64 = 10_000_000_000;
 pub(crate) struct IdleRestore {
     /// The region to go on with, and how many in a row had nothing to restore.
     region: u32,
-    fruitless: u32,
+    empty_in_row: u32,
     /// Pages demoted until the last scan (evicted, moved to the node, or recompressed into a colder
     /// tier), and since when that number is unchanged.
     demoted: u64,
@@ -45,7 +45,7 @@ impl IdleRestore {
     pub fn new(now_ns: u64) -> IdleRestore {
         IdleRestore {
             region: 0,
-            fruitless: 0,
+            empty_in_row: 0,
             demoted: 0,
             calm_from_ns: now_ns,
             calm_ns: CALM_MIN_NS,
@@ -94,14 +94,14 @@ impl IdleRestore {
             restored += of_region;
             if restored < PAGES_AT_ONCE {
                 self.region += 1;
-                self.fruitless = if of_region > 0 { 0 } else { self.fruitless + 1 };
+                self.empty_in_row = if of_region > 0 { 0 } else { self.empty_in_row + 1 };
             }
         }
         self.restored |= restored > 0;
         let after_ns = sys::now_ns();
         self.not_before_ns = after_ns + (after_ns - now_ns) * PAUSES;
-        if self.fruitless >= pager.table.len() {
-            self.fruitless = 0;
+        if self.empty_in_row >= pager.table.len() {
+            self.empty_in_row = 0;
             self.not_before_ns = after_ns + AGAIN_NS;
         }
     }

@@ -31,7 +31,7 @@ impl Mean {
     }
 }
 
-/// The largest value of the last one to two [`LATELY_NS`].
+/// The largest value of the last one to two [`RECENT_NS`].
 #[derive(Default)]
 struct RecentMax {
     since_ns: u64,
@@ -41,7 +41,7 @@ struct RecentMax {
 
 impl RecentMax {
     fn max(&mut self, now_ns: u64) -> u64 {
-        if now_ns - self.since_ns > LATELY_NS {
+        if now_ns - self.since_ns > RECENT_NS {
             (self.before, self.now, self.since_ns) = (self.now, 0, now_ns);
         }
         self.before.max(self.now)
@@ -60,7 +60,7 @@ pub(crate) struct Measure {
     /// Rate of first touches before the last scan, bytes/s: since the scan before it, or in the
     /// last second. Re-touching up to [`CHURN_BYTES`] freed recently is not growth.
     pub growth: f64,
-    lately_touched: RecentMax,
+    recently_touched: RecentMax,
     /// The time from which on `growth` is measured, and the bytes touched then.
     grown_from: (u64, u64),
     /// Rate of swap-ins by the kernel in that time, bytes/s.
@@ -85,7 +85,7 @@ pub(crate) struct Measure {
     overhead: Mean,
     unmanaged: Mean,
     tiers: Vec<(Mean, Mean)>,
-    kept: BudgetStatus,
+    budget_status: BudgetStatus,
     peak_physical_bytes: u64,
     published_ns: u64,
     lost_time: LostTime,
@@ -110,7 +110,7 @@ const SCAN_EVERY_NS: u64 = 200_000_000;
 const IDLE_SCAN_SHARE: u64 = 1024;
 const IDLE_SCAN_EVERY_NS: u64 = 1_000_000_000;
 /// See [`RecentMax`].
-const LATELY_NS: u64 = 2_000_000_000;
+const RECENT_NS: u64 = 2_000_000_000;
 /// Bytes that may be freed and touched again without counting as growth.
 const CHURN_BYTES: u64 = 8 << 20;
 /// See [`Measure::has_shrunk`].
@@ -124,7 +124,7 @@ impl Measure {
             views: Vec::new(),
             scanned_ns: 0,
             growth: 0.0,
-            lately_touched: RecentMax::default(),
+            recently_touched: RecentMax::default(),
             grown_from: (0, 0),
             swap_in_rate: 0.0,
             status: pager
@@ -146,7 +146,7 @@ impl Measure {
             overhead: Mean::default(),
             unmanaged: Mean::default(),
             tiers: pager.tiers.iter().map(|_| Default::default()).collect(),
-            kept: BudgetStatus::default(),
+            budget_status: BudgetStatus::default(),
             peak_physical_bytes: 0,
             published_ns: 0,
             lost_time: LostTime::new(&pager.faults.cost),
@@ -246,8 +246,9 @@ impl Measure {
         let (from_ns, from_bytes) =
             std::mem::replace(&mut self.grown_from, (start_ns, touched_bytes));
         let seconds = (start_ns - from_ns) as f64 / 1e9;
-        let known = from_bytes.max(self.lately_touched.max(start_ns).min(from_bytes + CHURN_BYTES));
-        self.lately_touched.add(touched_bytes);
+        let known =
+            from_bytes.max(self.recently_touched.max(start_ns).min(from_bytes + CHURN_BYTES));
+        self.recently_touched.add(touched_bytes);
         self.growth = if self.scanned_ns == 0 {
             0.0
         } else {
@@ -363,7 +364,7 @@ impl Measure {
             physical.add(if dram { resident } else { pager.tiers[index].memory_bytes() }, seconds);
         }
         self.peak_physical_bytes = self.peak_physical_bytes.max(physical);
-        self.kept.add(physical, budget, pager.mover.at_floor.load(Relaxed), seconds);
+        self.budget_status.add(physical, budget, pager.mover.at_floor.load(Relaxed), seconds);
         if now_ns - self.published_ns >= PUBLISH_EVERY_NS {
             self.published_ns = now_ns;
             account.cpu_ns.store(account.cpu_ns(), Relaxed);
@@ -380,10 +381,10 @@ impl Measure {
         let Some(page) = pager.stats() else { return };
         let account = &pager.account;
         let seconds = self.seconds;
-        let missed = pager.mode() == Mode::Active && !self.kept.is_kept();
+        let missed = pager.mode() == Mode::Active && !self.budget_status.is_kept();
         page.budget_bytes.store(budget, Relaxed);
         page.budget_met.store(u32::from(!missed), Relaxed);
-        page.floor_bytes.store(if missed { self.kept.floor_bytes() } else { 0 }, Relaxed);
+        page.floor_bytes.store(if missed { self.budget_status.floor_bytes() } else { 0 }, Relaxed);
         page.at_floor.store(u32::from(pager.mover.at_floor.load(Relaxed)), Relaxed);
         page.mean_window_ms.store((seconds * 1000.0) as u64, Relaxed);
         page.mean_logical_bytes.store(self.logical.over(seconds), Relaxed);
@@ -395,9 +396,9 @@ impl Measure {
         page.peak_overhead_bytes.fetch_max(account.overhead_bytes.load(Relaxed), Relaxed);
         page.peak_physical_bytes.store(self.peak_physical_bytes, Relaxed);
         page.peak_logical_bytes.store(self.touched_max_bytes, Relaxed);
-        page.over_budget_ms.store((self.kept.over_s() * 1000.0) as u64, Relaxed);
-        page.far_over_budget_ms.store((self.kept.far_over_s() * 1000.0) as u64, Relaxed);
-        page.floor_ms.store((self.kept.floor_s() * 1000.0) as u64, Relaxed);
+        page.over_budget_ms.store((self.budget_status.over_s() * 1000.0) as u64, Relaxed);
+        page.far_over_budget_ms.store((self.budget_status.far_over_s() * 1000.0) as u64, Relaxed);
+        page.floor_ms.store((self.budget_status.floor_s() * 1000.0) as u64, Relaxed);
         page.last_minute_ns.store(self.last_minute.0, Relaxed);
         page.last_minute_lost_ns.store(self.last_minute.1, Relaxed);
         account.shared_pages.store(self.shared_pages, Relaxed);
@@ -449,10 +450,10 @@ mod tests {
     fn what_was_seen_of_late_is_forgotten_after_a_while() {
         let mut lately = RecentMax::default();
         lately.add(10);
-        assert_eq!(lately.max(LATELY_NS / 2), 10);
-        assert_eq!(lately.max(2 * LATELY_NS), 10, "it is from the stretch before");
+        assert_eq!(lately.max(RECENT_NS / 2), 10);
+        assert_eq!(lately.max(2 * RECENT_NS), 10, "it is from the stretch before");
         lately.add(3);
-        assert_eq!(lately.max(4 * LATELY_NS), 3);
-        assert_eq!(lately.max(6 * LATELY_NS), 0);
+        assert_eq!(lately.max(4 * RECENT_NS), 3);
+        assert_eq!(lately.max(6 * RECENT_NS), 0);
     }
 }

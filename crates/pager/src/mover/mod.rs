@@ -148,7 +148,7 @@ impl Mover {
             pager.exchange();
         }
         self.measure.tick(pager, now_ns);
-        self.pace(now_ns);
+        self.measure_refault_distance(now_ns);
         if self.give_back.take_due(now_ns) {
             (pager.host.tidy_soon)();
         }
@@ -222,7 +222,7 @@ impl Mover {
         let moves_on = self.place(budget, watermark, now_ns) || empties;
         let physical = pager.physical_bytes();
         if physical <= budget {
-            self.ease(now_ns);
+            self.lower_pressure(now_ns);
         }
         let swaps = pager.swap().is_some_and(|(tier, _)| tier.stats.pages() > 0);
         self.boost(swaps && physical > budget);
@@ -234,7 +234,7 @@ impl Mover {
             }
             return BUSY_TICK;
         }
-        self.met();
+        self.note_within_budget();
         // Not while memory grows: what comes back then would leave again at once. Nor in a fork's
         // child, whose parent has the pages.
         let grows = self.growth * REACTION_S > WATERMARK_MIN as f64;
@@ -281,7 +281,7 @@ impl Mover {
         };
         let deadline = sys::now_ns() + SLICE_NS;
         let more = self.placer.as_mut().is_some_and(|placer| {
-            placer.carry_on(pager, &mut self.evictor, deadline, &mut room, evicted)
+            placer.run_moves(pager, &mut self.evictor, deadline, &mut room, evicted)
         });
         self.count(Reason::Planned, before);
         more

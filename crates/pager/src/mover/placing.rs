@@ -146,7 +146,7 @@ impl Placer {
         let begun_ns = sys::thread_cpu_ns();
         self.window += 1;
         self.ended_ns = now_ns;
-        self.take_knob(pager);
+        self.update_knob(pager);
         let Evictor { compression_sample, tools, .. } = evictor;
         let Some(compression_sample) = compression_sample else { return };
         compression_sample.measure(&pager.tiers, &mut tools.scratch);
@@ -193,10 +193,10 @@ impl Placer {
         self.queue.replace(list);
         self.from = 0;
         let spent_ns = sys::thread_cpu_ns() - begun_ns;
-        self.tell(pager, &tiers, &recommended, left, spent_ns);
+        self.publish_window(pager, &tiers, &recommended, left, spent_ns);
     }
 
-    fn take_knob(&mut self, pager: &Pager) {
+    fn update_knob(&mut self, pager: &Pager) {
         let told = pager.stats().map_or(0, |page| page.knob_told.load(Relaxed));
         let knob = match told {
             1..=1_000_001 => (told - 1) as f64 / 1e6,
@@ -255,7 +255,7 @@ impl Placer {
 
     /// Moves pages until `deadline`. `room` says whether more may come back to DRAM. Returns
     /// whether there is more to move.
-    pub fn carry_on(
+    pub fn run_moves(
         &mut self,
         pager: &Pager,
         evictor: &mut Evictor,
@@ -274,7 +274,7 @@ impl Placer {
                 let restored = restore_region(pager, &entry, AT_ONCE, Cause::Planned, room);
                 (restored, restored < AT_ONCE)
             } else {
-                let out = self.send_out(pager, evictor, entry, step);
+                let out = self.demote(pager, evictor, entry, step);
                 evicted(step.region, out.0 as u32);
                 out
             };
@@ -295,7 +295,7 @@ impl Placer {
 
     /// Moves some pages of a region into a compressed tier: what is stored elsewhere first, then
     /// what is in DRAM. Returns how many went, and whether the region is done.
-    fn send_out(
+    fn demote(
         &mut self,
         pager: &Pager,
         evictor: &mut Evictor,
@@ -322,9 +322,9 @@ impl Placer {
         (went + taken.evicted as usize, taken.next >= REGION_PAGES)
     }
 
-    /// Tells `terrace run` of the window that has ended: `recommended` is the plan that it began
-    /// with.
-    fn tell(
+    /// Publishes the window that has ended to `terrace run`. `recommended` is the plan that it
+    /// began with.
+    fn publish_window(
         &mut self,
         pager: &Pager,
         tiers: &[tiering::Tier],

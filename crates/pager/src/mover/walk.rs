@@ -46,7 +46,7 @@ impl Mover {
                 return false;
             }
             if !far.accepts() {
-                far.say_full(pager);
+                far.warn_full(pager);
             }
             self.ranked_ns = now_ns;
             return self.walk_ended(budget);
@@ -107,7 +107,7 @@ impl Mover {
             self.walk_changed |= taken.changed;
             note_refusals(&entry, &taken);
         }
-        self.met();
+        self.note_within_budget();
         false
     }
 
@@ -120,7 +120,7 @@ impl Mover {
         let more = loop {
             let now_ns = sys::now_ns();
             if pager.physical_bytes() <= target {
-                self.met();
+                self.note_within_budget();
                 break Some(false);
             }
             if pager.pause_asked() || now_ns > deadline || pager.is_frozen() {
@@ -229,7 +229,7 @@ impl Mover {
 
     /// Measures how long it takes to evict [`refault_distance_pages`], and reserves queue space for
     /// those on probation.
-    pub(super) fn pace(&mut self, now_ns: u64) {
+    pub(super) fn measure_refault_distance(&mut self, now_ns: u64) {
         let account = &self.pager.account;
         let resident = account.resident();
         let evicted = account.demoted_pages.load(Relaxed) - self.paced_pages;
@@ -239,25 +239,25 @@ impl Mover {
         let refault_distance_ms = (part_ms as f64 * refault_distance_pages
             / evicted.max(resident / PACE_PARTS).max(1) as f64)
             as u64;
-        let soon = &self.pager.mover.refault_distance_ms;
+        let known_ms = &self.pager.mover.refault_distance_ms;
         if evicted > 0 && evicted * PACE_PARTS >= resident {
-            soon.store(refault_distance_ms, Relaxed);
+            known_ms.store(refault_distance_ms, Relaxed);
             self.paced_ns = now_ns;
             self.paced_pages += evicted;
             self.pager.probation.reserve((resident as f64 * PROBATION_ROOM) as usize);
         } else {
-            soon.fetch_max(refault_distance_ms, Relaxed);
+            known_ms.fetch_max(refault_distance_ms, Relaxed);
         }
     }
 
     /// Records that memory is within the budget.
-    pub(super) fn met(&mut self) {
+    pub(super) fn note_within_budget(&mut self) {
         self.pager.mover.at_floor.store(false, Relaxed);
         self.rest_until_ns = 0;
         self.rest_ns = REST_MIN_NS;
     }
 
-    pub(super) fn ease(&mut self, now_ns: u64) {
+    pub(super) fn lower_pressure(&mut self, now_ns: u64) {
         if self.pressure > 0 && now_ns - self.eased_ns > EASE_EVERY_NS {
             self.pressure -= 1;
             self.eased_ns = now_ns;
@@ -273,7 +273,7 @@ impl Mover {
         let found = self.walk_moved_bytes > excess / 4 || excess == 0 && self.walk_changed;
         if found && excess == 0 {
             // Otherwise it would never be lowered while memory is always at the budget.
-            self.ease(now_ns);
+            self.lower_pressure(now_ns);
         }
         let scanned_ns = self.measure.scanned_ns;
         let ranked_ns = std::mem::replace(&mut self.ranked_ns, 0);

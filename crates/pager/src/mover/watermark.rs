@@ -11,7 +11,7 @@ const WATERMARK_MAX: u64 = 64 << 20;
 /// First touches of this many seconds find room, at their fastest recent rate.
 pub(super) const REACTION_S: f64 = 0.2;
 /// Time until the mover knows what the kernel swapped in, s.
-const RETURN_S: f64 = 0.02;
+const SWAP_IN_LAG_S: f64 = 0.02;
 /// Time in which a burst of first touches is half forgotten, s.
 const BURST_HALF_LIFE_S: f64 = 2.0;
 /// Time without a growing burst (ns) after which a burst's half-life changes (s). DRAM kept free
@@ -35,7 +35,7 @@ impl Mover {
             CALM_HALF_LIFE_S
         };
         self.growth = (self.growth * (-seconds / half_life_s).exp2()).max(self.measure.growth);
-        ((self.growth * REACTION_S + self.measure.swap_in_rate * RETURN_S) as u64)
+        ((self.growth * REACTION_S + self.measure.swap_in_rate * SWAP_IN_LAG_S) as u64)
             .clamp(WATERMARK_MIN, WATERMARK_MAX)
             .min(budget / 4)
     }

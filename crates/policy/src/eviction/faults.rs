@@ -23,7 +23,7 @@ pub struct Config {
     pub rest_base_ms: u64,
     /// Most doublings of the rest. Default 6: 64 s.
     pub rest_doublings_max: u8,
-    /// Time in which old returns lose half their weight, ms. Default 4,000.
+    /// Time in which old refaults lose half their weight, ms. Default 4,000.
     pub half_life_ms: f32,
 }
 
@@ -43,9 +43,9 @@ impl Default for Config {
 #[derive(Clone, Copy, Debug, Default)]
 struct Record {
     /// Returns, decayed.
-    returns: f32,
-    /// Evictions and probes, decayed alike: `returns / exits` is the region's heat.
-    exits: f32,
+    refaults: f32,
+    /// Evictions and probes, decayed alike: `refaults / evictions` is the region's heat.
+    evictions: f32,
     /// When the two were last decayed, ms / 16 (wraps after two years).
     decayed_at: u32,
     /// No victims before this time, ms / 16.
@@ -85,8 +85,8 @@ impl Faults {
         let age_ms = now.wrapping_sub(record.decayed_at) as f32 * 16.0;
         if age_ms > 0.0 {
             let keep = (-age_ms / half_life_ms).exp2();
-            record.returns *= keep;
-            record.exits *= keep;
+            record.refaults *= keep;
+            record.evictions *= keep;
             record.decayed_at = now;
         }
         record
@@ -98,16 +98,16 @@ impl Faults {
         Self::heat(&self.records.get(region as usize).copied().unwrap_or_default())
     }
 
-    /// Returns per exit, as if 8 more pages had been evicted and half a page had refaulted: thin
-    /// evidence counts for little. If the program expects something of the region, 6 pages (hot) or
-    /// 0.01 (cold) are taken instead of the half.
+    /// Refaults per eviction, as if 8 more pages had been evicted and half a page had refaulted:
+    /// thin evidence counts for little. If the program expects something of the region, 6 pages
+    /// (hot) or 0.01 (cold) are taken instead of the half.
     fn heat(record: &Record) -> f32 {
-        let returns = match record.expected {
+        let refaults = match record.expected {
             None => 0.5,
             Some(Expectation::Hot) => 6.0,
             Some(Expectation::Cold) => 0.01,
         };
-        (record.returns + returns) / (record.exits + 8.0)
+        (record.refaults + refaults) / (record.evictions + 8.0)
     }
 }
 
@@ -126,7 +126,7 @@ impl VictimPolicy for Faults {
         let config = self.config.clone();
         let hot = config.hot_share.max(config.hot_beyond_mean * self.mean_heat);
         let record = self.record(region, now_ms);
-        record.returns += pages as f32;
+        record.refaults += pages as f32;
         record.known = true;
         let rests = (now_ms / 16) as u32;
         let resting = record.rest_until.wrapping_sub(rests) as i32 > 0;
@@ -139,7 +139,7 @@ impl VictimPolicy for Faults {
 
     fn evicted(&mut self, region: RegionId, pages: u32, now_ms: u64) {
         let record = self.record(region, now_ms);
-        record.exits += pages as f32;
+        record.evictions += pages as f32;
         record.known = true;
     }
 
@@ -167,8 +167,8 @@ impl VictimPolicy for Faults {
         for view in regions.iter().filter(|view| view.resident_pages > 0) {
             self.record(view.region, now_ms).expected = view.expected;
             let record = self.records[view.region as usize];
-            all.returns += record.returns;
-            all.exits += record.exits;
+            all.refaults += record.refaults;
+            all.evictions += record.evictions;
             let rest_left_ms =
                 i64::from(record.rest_until.wrapping_sub((now_ms / 16) as u32) as i32) * 16;
             // Pressure halves rests by cutting off their ends: a region rests while more than the

@@ -124,16 +124,16 @@ pub const KEPT_PRESSURE: Pressure = 2;
 
 /// Rate of refaults, pages a second.
 #[derive(Debug, Default)]
-struct Returns {
+struct Refaults {
     /// Beginning of the period in which `pages` are counted, ms.
     since_ms: u64,
     pages: u32,
-    /// Averages with half-lives of [`Returns::FAST_MS`] and [`Returns::SLOW_MS`].
+    /// Averages with half-lives of [`Refaults::FAST_MS`] and [`Refaults::SLOW_MS`].
     fast: f32,
     slow: f32,
 }
 
-impl Returns {
+impl Refaults {
     const EVERY_MS: u64 = 100;
     const FAST_MS: f32 = 200.0;
     const SLOW_MS: f32 = 4_000.0;
@@ -177,7 +177,7 @@ pub struct Regions<M> {
     /// Ranking in which each region was seen last; 0 if the model does not know the region.
     seen: Vec<u32>,
     rankings: u32,
-    returns: Returns,
+    refaults: Refaults,
     /// The most that was found changed since it was last asked for, and whether samples make a
     /// difference.
     changed: f32,
@@ -196,7 +196,7 @@ impl<M: Model> Regions<M> {
             faults: Faults::default(),
             seen: Vec::new(),
             rankings: 1,
-            returns: Returns::default(),
+            refaults: Refaults::default(),
             changed: 0.0,
             helped: true,
             kept: Vec::new(),
@@ -263,7 +263,7 @@ impl<M: Model> VictimPolicy for Regions<M> {
 
     fn restored(&mut self, region: RegionId, pages: u32, now_ms: u64) {
         self.faults.restored(region, pages, now_ms);
-        if self.returns.count(pages, now_ms) {
+        if self.refaults.count(pages, now_ms) {
             self.model.surged();
             self.changed = 1.0;
         }
@@ -418,20 +418,20 @@ mod tests {
 
     #[test]
     fn a_surge_of_returns_is_a_change() {
-        let mut returns = Returns::default();
-        let surges = |returns: &mut Returns, from_ms: u64, pages: u32| -> Vec<u64> {
+        let mut refaults = Refaults::default();
+        let surges = |refaults: &mut Refaults, from_ms: u64, pages: u32| -> Vec<u64> {
             (from_ms..from_ms + 5_000)
                 .step_by(20)
-                .filter(|now_ms| returns.count(pages, *now_ms))
+                .filter(|now_ms| refaults.count(pages, *now_ms))
                 .collect()
         };
         // 5,000 a second, from nothing; then as before, with less, and with four times as many.
-        assert_eq!(surges(&mut returns, 0, 100).len(), 1);
+        assert_eq!(surges(&mut refaults, 0, 100).len(), 1);
         assert!(
-            surges(&mut returns, 5_000, 100).is_empty()
-                && surges(&mut returns, 10_000, 60).is_empty()
+            surges(&mut refaults, 5_000, 100).is_empty()
+                && surges(&mut refaults, 10_000, 60).is_empty()
         );
-        let found = surges(&mut returns, 15_000, 400);
+        let found = surges(&mut refaults, 15_000, 400);
         assert!(!found.is_empty() && found.len() < 3 && found[0] < 15_500, "{found:?}");
         let mut policy = told("terrace");
         assert_eq!(ranked(&mut *policy, 0, 200).iter().filter(|region| **region < 20).count(), 0);

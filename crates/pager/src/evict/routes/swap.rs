@@ -13,7 +13,7 @@
 
 use crate::evict::auto::{MEASURE_EVERY_NS, SAMPLE, measure_swap};
 use crate::evict::claim::is_refused;
-use crate::evict::evictor::{EvictOutcome, EvictRequest, Evictor, Verdict, leaves};
+use crate::evict::evictor::{EvictOutcome, EvictRequest, Evictor, Verdict, probation_verdict};
 use crate::evict::routes::route::Route;
 use crate::pages::mm::Mm;
 use crate::pages::table::{Entry, REGION};
@@ -127,7 +127,7 @@ impl Route for ToSwap {
                     marked.append(
                         &mut evictor
                             .mark_paged_out(mm, &entry, 1, page..page + 1, &mut taken, |word| {
-                                leaves(word, now_ms)
+                                probation_verdict(word, now_ms)
                             })
                             .0,
                     );
@@ -301,8 +301,8 @@ impl Evictor {
                 filled + sys::copy_pages(*start, memory + filled * PAGE, wanted)
             })
         };
-        if let Some((_, home_ns)) = measure_swap(mm, sys::now_ns, fill) {
-            mm.faults.cost.measured_swap(home_ns);
+        if let Some((_, swap_in_ns)) = measure_swap(mm, sys::now_ns, fill) {
+            mm.faults.cost.measured_swap(swap_in_ns);
         }
     }
 
