@@ -182,12 +182,12 @@ impl World {
             Op::Evict { from, pages, tier } => {
                 let entry = self.pager.table.get_or_create(self.base + from * PAGE).unwrap();
                 let from = from % (REGION / PAGE);
-                let taken = self.evictor.evict(
+                let outcome = self.evictor.evict(
                     self.pager,
                     entry,
-                    EvictRequest { pages, pressure: PRESSURE_MAX, anything: true, tier, from },
+                    EvictRequest { pages, pressure: PRESSURE_MAX, force: true, tier, from },
                 );
-                EVICTED.fetch_add(taken.evicted, Relaxed);
+                EVICTED.fetch_add(outcome.evicted, Relaxed);
             }
             Op::Probe { region, seed } => {
                 let entry = self.pager.table.get_or_create(self.base + region * REGION).unwrap();

@@ -12,7 +12,7 @@
 //! Steps: `TERRACE_SIMULATION_STEPS`, 10 million by default; seeds from `TERRACE_SIMULATION_SEED`
 //! on, [`WORLD_STEPS`] for each.
 
-use crate::evict::{EvictRequest, Evictor, Which};
+use crate::evict::{EvictRequest, Evictor, RecompressFilter};
 use crate::fault::buffers::Tools;
 use crate::fault::inline::Cause;
 use crate::fault::readahead::ReadAhead;
@@ -909,7 +909,7 @@ impl Kernel {
         let request = EvictRequest {
             pages: 1 + self.below(USED),
             pressure: self.below(PRESSURE_MAX as usize + 1) as u32,
-            anything: !self.one_in(4),
+            force: !self.one_in(4),
             tier: 1 + self.below(self.pager.tiers.len() - 1),
             from: self.below(USED),
         };
@@ -963,11 +963,11 @@ impl Kernel {
                 if self.one_in(4) {
                     // As a plan asks for, up or down.
                     let to = 1 + self.below(self.pager.tiers.len() - 1);
-                    evictor.recompress(self.pager, entry, to, Which::All);
+                    evictor.recompress(self.pager, entry, to, RecompressFilter::All);
                 } else if self.one_in(2) {
                     evictor.recompress_densest(self.pager, entry);
                 } else {
-                    evictor.tidy(self.pager, &entry);
+                    evictor.compact_fragmented(self.pager, &entry);
                 }
             }),
             91..93 => self.on_a_span(Self::discard),

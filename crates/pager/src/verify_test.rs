@@ -17,7 +17,7 @@ use terrace_tiers::{Codec, CodecError, CodecKind, Page, Scratch, Tier, TierKind}
 
 /// The first 64 pages of a region.
 const WISH: EvictRequest =
-    EvictRequest { pages: 64, pressure: PRESSURE_MAX, anything: true, tier: 1, from: 0 };
+    EvictRequest { pages: 64, pressure: PRESSURE_MAX, force: true, tier: 1, from: 0 };
 /// How a page begins that the codec gets wrong.
 const UNLUCKY: u64 = 0xBAD;
 

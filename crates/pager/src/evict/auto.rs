@@ -63,7 +63,7 @@ pub(crate) struct PerPage(u64);
 
 impl PerPage {
     /// Records that a call took `call_ns` for `pages` pages, at least one.
-    pub fn learn(&mut self, call_ns: u64, pages: u64) {
+    pub fn add_sample(&mut self, call_ns: u64, pages: u64) {
         let page_ns = call_ns / pages.max(1);
         self.0 = match self.0 {
             0 => page_ns,
@@ -296,11 +296,11 @@ mod tests {
     fn what_a_page_takes_follows_what_is_measured() {
         let mut moved = PerPage::default();
         assert_eq!(moved.or(2_000), 2_000);
-        moved.learn(28_000, 2);
+        moved.add_sample(28_000, 2);
         assert_eq!(moved.or(2_000), 14_000);
-        (0..1_000).for_each(|_| moved.learn(64_000, 32));
+        (0..1_000).for_each(|_| moved.add_sample(64_000, 32));
         assert!((2_000..2_200).contains(&moved.or(0)), "{}", moved.or(0));
-        moved.learn(50_000_000, 1);
+        moved.add_sample(50_000_000, 1);
         assert!(moved.or(0) < 2_500, "the mover was preempted: {}", moved.or(0));
     }
 

@@ -33,7 +33,7 @@ impl Evictor {
         entry: &Entry,
         limit: usize,
         pages: Range<usize>,
-        taken: &mut EvictOutcome,
+        outcome: &mut EvictOutcome,
         judge: impl Fn(Snapshot, Option<bool>) -> Verdict,
         claimed: &mut Vec<Claimed>,
     ) -> usize {
@@ -75,12 +75,12 @@ impl Evictor {
                             Verdict::Take => {}
                             Verdict::Leave => continue,
                             Verdict::Change(to) => {
-                                taken.changed |= word.transition(before, to).is_ok();
+                                outcome.changed |= word.transition(before, to).is_ok();
                                 continue;
                             }
                             Verdict::Track(to) => {
                                 if word.transition(before, to).is_ok() {
-                                    taken.changed = true;
+                                    outcome.changed = true;
                                     self.to_track.push(address);
                                 }
                                 continue;
@@ -175,26 +175,26 @@ impl Mm {
     /// Stops managing a present page that turned out not to be registered, although it was believed
     /// to be. The managed memory there was unmapped without our knowledge, by a system call
     /// instruction of the program's own. What is mapped now is not ours: a small mapping, a
-    /// thread's stack, a library. All such memory in the region is disowned with it, as far as the
+    /// thread's stack, a library. All such memory in the region is unmanaged with it, as far as the
     /// kernel shows it. Anything still stored for it has no owner, and is dropped when memory is
     /// managed there again.
-    pub(super) fn disown(&self, address: usize) {
+    pub(super) fn unmanage_page(&self, address: usize) {
         let base = address / REGION * REGION;
-        let mut disowned = false;
+        let mut unmanaged = false;
         if self.descriptors.tracks_writes.load(Relaxed) {
-            disowned = self.disown_unregistered(base, base + REGION);
+            unmanaged = self.unmanage_unregistered(base, base + REGION);
         }
-        if !disowned {
-            self.disown_run(address, address + PAGE);
+        if !unmanaged {
+            self.unmanage_run(address, address + PAGE);
         }
     }
 
     /// Stops managing what is believed to be registered in `start..end`, and is not. True if there
     /// was any. The kernel can be asked only where `Descriptors::tracks_writes` is set.
-    pub(crate) fn disown_unregistered(&self, start: usize, end: usize) -> bool {
+    pub(crate) fn unmanage_unregistered(&self, start: usize, end: usize) -> bool {
         let pagemap = self.descriptors.pagemap.load(Relaxed);
         let mut runs = [Run::default(); 16];
-        let mut disowned = false;
+        let mut unmanaged = false;
         let believed = self.ranges.lock().overlapping(start, end);
         for range in believed.into_iter().filter(|range| range.attributes.registered) {
             let mut from = range.start;
@@ -205,17 +205,17 @@ impl Mm {
                     break;
                 };
                 for run in &runs[..count] {
-                    disowned |= self.disown_run(run.start as usize, run.end as usize);
+                    unmanaged |= self.unmanage_run(run.start as usize, run.end as usize);
                 }
                 from = walked.max(from + PAGE);
             }
         }
-        disowned
+        unmanaged
     }
 
     /// Stops managing `start..end`, which is not registered. Ranges that are not believed to be
     /// registered are kept. They may have been mapped since the check, and are the program's.
-    fn disown_run(&self, start: usize, end: usize) -> bool {
+    fn unmanage_run(&self, start: usize, end: usize) -> bool {
         let mut ranges = self.ranges.lock();
         let mut believed = ranges.overlapping(start, end);
         believed.retain(|range| range.attributes.registered);
@@ -230,8 +230,8 @@ impl Mm {
 
 /// Suspends eviction from a region for a growing time if the kernel refused to move most of its
 /// pages.
-pub(crate) fn note_refusals(entry: &Entry, taken: &EvictOutcome) {
-    if taken.refused * 2 >= taken.eligible.max(1) {
+pub(crate) fn note_refusals(entry: &Entry, outcome: &EvictOutcome) {
+    if outcome.refused * 2 >= outcome.eligible.max(1) {
         let now_ms = sys::now_ns() / 1_000_000;
         let doublings = entry.region.refusals.load(Relaxed).min(7);
         entry.region.refusals.store(doublings + 1, Relaxed);
@@ -239,7 +239,7 @@ pub(crate) fn note_refusals(entry: &Entry, taken: &EvictOutcome) {
             .region
             .refused_until
             .store(((now_ms + (REFUSED_MS << doublings)) / 16) as u32, Relaxed);
-    } else if taken.evicted > 0 {
+    } else if outcome.evicted > 0 {
         entry.region.refusals.store(0, Relaxed);
     }
 }

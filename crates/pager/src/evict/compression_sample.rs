@@ -16,7 +16,7 @@ const ONE_IN: u32 = 16;
 /// Weight of a window's sample.
 const WEIGHT: f64 = 0.3;
 /// Bytes of the medium that are taken for each encoded byte.
-const PACKED: f64 = 1.07;
+const POOL_OVERHEAD: f64 = 1.07;
 
 /// What is measured of one tier, or assumed until then.
 #[derive(Clone, Copy, Debug)]
@@ -82,7 +82,7 @@ impl CompressionSample {
         let Some((from, bytes, pages)) = of_region.filter(|(.., pages)| *pages > 0) else {
             return known;
         };
-        let there = bytes as f64 * PACKED / (f64::from(pages) * PAGE as f64);
+        let there = bytes as f64 * POOL_OVERHEAD / (f64::from(pages) * PAGE as f64);
         (there * known / self.known[from].stored.max(1e-3)).clamp(1e-3, 1.0)
     }
 }
@@ -97,7 +97,7 @@ fn measured(tier: &Tier, pages: &[Page], scratch: &mut Scratch) -> Measured {
     }
     let count = pages.len() as f64;
     Measured {
-        stored: (bytes as f64 * PACKED / (count * PAGE as f64)).min(1.0),
+        stored: (bytes as f64 * POOL_OVERHEAD / (count * PAGE as f64)).min(1.0),
         encode_ns: encode_ns as f64 / count,
         decode_ns: decode_ns as f64 / count,
     }

@@ -26,7 +26,7 @@ pub(crate) struct EvictRequest {
     /// See [`passed`].
     pub pressure: u32,
     /// Take any present page, compressible or not: for stress tests.
-    pub anything: bool,
+    pub force: bool,
     /// The tier to evict into first; denser ones follow where a page does not compress.
     pub tier: usize,
     /// The page of the region at which to start (0–511).
@@ -37,7 +37,7 @@ impl EvictRequest {
     /// The verdict on a resident page. `written`: see [`Run::is_written`]; `None` where it cannot
     /// be known.
     pub fn judge(&self, word: Snapshot, written: Option<bool>, now_ms: u64) -> Verdict {
-        if self.anything {
+        if self.force {
             return Verdict::Take;
         }
         if stays(word, now_ms) {

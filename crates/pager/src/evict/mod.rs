@@ -28,5 +28,5 @@ pub(crate) mod training;
 
 pub(crate) use claim::{is_refused, note_refusals};
 pub(crate) use evictor::{EvictOutcome, EvictRequest, Evictor};
-pub(crate) use recompress::Which;
+pub(crate) use recompress::RecompressFilter;
 pub(crate) use store::accepts;

@@ -28,7 +28,7 @@ impl Evictor {
         // Four runs of four pages, at four places: hot spots are seldom spread evenly.
         for part in 0..4 {
             let from = part * 128 + (salt.rotate_left(part as u32 * 8) % 120) as usize;
-            let mut taken = EvictOutcome::default();
+            let mut outcome = EvictOutcome::default();
             let mut claimed = Vec::with_capacity(PROBE / 4);
             let unknown = |word: Snapshot, _| {
                 if word.refaults() == 0 && !word.is_on_probation() && !word.is_incompressible() {
@@ -42,11 +42,11 @@ impl Evictor {
                 &entry,
                 PROBE / 4,
                 from..REGION / PAGE,
-                &mut taken,
+                &mut outcome,
                 unknown,
                 &mut claimed,
             );
-            self.stage(mm, &entry, &claimed, slot, &mut taken, &mut staged);
+            self.stage(mm, &entry, &claimed, slot, &mut outcome, &mut staged);
         }
         if staged.is_empty() || mm.is_frozen() {
             self.undo(mm, &entry, &staged, slot);
@@ -80,8 +80,7 @@ impl Evictor {
                 probe.staged.iter().filter(|s| entry.word(s.address).load() == s.word).count()
                     as u32;
             let tier = mm.own_tier(1);
-            let request =
-                EvictRequest { pages: PROBE, pressure: 0, anything: false, tier, from: 0 };
+            let request = EvictRequest { pages: PROBE, pressure: 0, force: false, tier, from: 0 };
             let slot = mm.staging.probe_slot(probe.chunk);
             let evicted = self.store(mm, &entry, &probe.staged, slot, PROBE, Some(request));
             self.free_chunks.push(probe.chunk);

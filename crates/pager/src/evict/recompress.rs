@@ -62,7 +62,7 @@ impl Evictor {
     /// (compacted).
     pub(crate) fn recompress_densest(&mut self, mm: &Mm, entry: Entry) -> u64 {
         let Some(densest) = mm.densest_own_tier() else { return 0 };
-        self.recompress(mm, entry, densest, Which::Smaller).gained_bytes
+        self.recompress(mm, entry, densest, RecompressFilter::Smaller).gained_bytes
     }
 
     /// Moves what is stored of a region into the tier `to`, one of ours. Pages that do not compress
@@ -72,9 +72,9 @@ impl Evictor {
         mm: &Mm,
         entry: Entry,
         to: usize,
-        which: Which,
+        filter: RecompressFilter,
     ) -> Recompressed {
-        let if_smaller = which == Which::Smaller;
+        let if_smaller = filter == RecompressFilter::Smaller;
         let mut done = Recompressed::default();
         if !accepts(&mm.tiers[to]) {
             return done;
@@ -95,13 +95,14 @@ impl Evictor {
                 continue;
             }
             let old = Location::from_bits(found.payload());
-            let is_meant = |from: &usize| *from != to && which.is_in(*from);
+            let is_meant = |from: &usize| *from != to && filter.is_in(*from);
             let Some(from) = store.tier_of(old).map(usize::from).filter(is_meant) else {
                 continue;
             };
             let gains_nothing = if_smaller && mm.tiers[from].leaves_dram();
             // A repeated pattern takes no memory anywhere.
-            let stays = old.encoding == Encoding::Same && !matches!(which, Which::In(_));
+            let stays =
+                old.encoding == Encoding::Same && !matches!(filter, RecompressFilter::In(_));
             if gains_nothing || stays {
                 continue;
             }
@@ -195,7 +196,7 @@ impl Evictor {
     }
 
     /// Compacts fragmented extents of the region: frees what restored pages have left in its pool.
-    pub(crate) fn tidy(&mut self, mm: &Mm, entry: &Entry) {
+    pub(crate) fn compact_fragmented(&mut self, mm: &Mm, entry: &Entry) {
         let _inside = mm.gate.worker();
         let _region = mm.table.lock(entry);
         self.compact(mm, entry, RegionStore::fragmented_extent);
@@ -252,7 +253,7 @@ impl Recompressed {
 
 /// The stored pages of a region to recompress.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Which {
+pub(crate) enum RecompressFilter {
     /// All pages that are stored in other tiers.
     All,
     /// Only pages that take an eighth less of DRAM in the new tier.
@@ -261,11 +262,11 @@ pub(crate) enum Which {
     In(usize),
 }
 
-impl Which {
+impl RecompressFilter {
     fn is_in(self, tier: usize) -> bool {
         match self {
-            Which::All | Which::Smaller => true,
-            Which::In(of) => of == tier,
+            RecompressFilter::All | RecompressFilter::Smaller => true,
+            RecompressFilter::In(of) => of == tier,
         }
     }
 }

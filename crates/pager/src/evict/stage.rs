@@ -59,7 +59,7 @@ impl Evictor {
         entry: &Entry,
         claimed: &[Claimed],
         slot: usize,
-        taken: &mut EvictOutcome,
+        outcome: &mut EvictOutcome,
         staged: &mut Vec<Staged>,
     ) {
         mm.check(
@@ -94,7 +94,7 @@ impl Evictor {
                 // The page at `index` was not moved: undo its claim, and go on with the next.
                 let page = &claimed[index];
                 settle(mm, entry.word(page.address), page.before, page.before);
-                taken.refused += 1;
+                outcome.refused += 1;
                 refused += u64::from(!is_gone);
                 index += 1;
             }
@@ -109,7 +109,7 @@ impl Evictor {
     ///
     /// The kernel does not check that what it moves is registered, and what is not reads as zeros
     /// afterwards. So registration is checked right before, whatever is believed: see
-    /// [`Mm::disown`].
+    /// [`Mm::unmanage_page`].
     fn move_run(&mut self, mm: &Mm, address: usize, slot: usize, pages: usize) -> RunOutcome {
         let uffd = mm.descriptors.staging.load(Relaxed);
         let pagemap = mm.descriptors.pagemap.load(Relaxed);
@@ -128,7 +128,7 @@ impl Evictor {
                     continue;
                 }
                 Ok(false) => {
-                    mm.disown(from);
+                    mm.unmanage_page(from);
                     return RunOutcome::of(done);
                 }
                 Err(_) => return RunOutcome::of(done),
@@ -140,7 +140,7 @@ impl Evictor {
             let (call_ns, moved) = (sys::now_ns() - begun_ns, (bytes / PAGE) as u64);
             mm.account.add_interruption(call_ns, moved);
             if let Some(auto) = self.auto.as_mut().filter(|_| moved > 0) {
-                auto.moved.learn(call_ns, moved);
+                auto.moved.add_sample(call_ns, moved);
             }
             if done == pages {
                 return RunOutcome::of(done);
@@ -220,7 +220,7 @@ impl Evictor {
             if exclusive > 1 {
                 return self.copy_run(mm, address, slot, 1);
             }
-            mm.disown(address);
+            mm.unmanage_page(address);
         }
         RunOutcome::of(gone)
     }

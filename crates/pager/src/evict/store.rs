@@ -198,7 +198,7 @@ impl Evictor {
             if encoded.encoding == Encoding::Raw {
                 incompressible = true;
                 // Uncompressed, it gains nothing in DRAM.
-                let wanted = place.leaves_dram() || request.anything && tier + 1 == mm.tiers.len();
+                let wanted = place.leaves_dram() || request.force && tier + 1 == mm.tiers.len();
                 if !wanted {
                     continue;
                 }
@@ -329,12 +329,12 @@ mod tests {
             let request = EvictRequest {
                 pages: REGION / PAGE,
                 pressure: PRESSURE_MAX,
-                anything: true,
+                force: true,
                 tier: 1,
                 from: 0,
             };
-            let taken = evictor.evict(pager, pager.table.get_or_create(base).unwrap(), request);
-            assert_eq!(taken.evicted as usize, REGION / PAGE);
+            let outcome = evictor.evict(pager, pager.table.get_or_create(base).unwrap(), request);
+            assert_eq!(outcome.evicted as usize, REGION / PAGE);
             evictor.train(pager);
         }
         assert!(!evictor.training[2].is_first(), "768 pages are enough");

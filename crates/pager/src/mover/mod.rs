@@ -107,7 +107,7 @@ impl Mover {
         if self.pager.descriptors.tracks_writes.load(Relaxed) {
             // A forked child registers what is believed to be registered: not what is something
             // else.
-            self.pager.disown_unregistered(0, usize::MAX / PAGE * PAGE);
+            self.pager.unmanage_unregistered(0, usize::MAX / PAGE * PAGE);
         }
         if pause.compare_exchange(PAUSE, PAUSED, SeqCst, SeqCst).is_ok() {
             sys::futex_wake(pause, u32::MAX >> 1);

@@ -47,12 +47,12 @@ impl Mover {
                 let request = EvictRequest {
                     pages,
                     pressure: PRESSURE_MAX,
-                    anything: false,
+                    force: false,
                     tier: self.first_and_densest().0,
                     from: address % REGION / PAGE,
                 };
-                let taken = self.evictor.evict(pager, entry, request);
-                self.list(Reason::Asked, entry.number, taken.evicted.into(), request.tier);
+                let outcome = self.evictor.evict(pager, entry, request);
+                self.list(Reason::Asked, entry.number, outcome.evicted.into(), request.tier);
                 if entry.region.evicted.load(Relaxed) > 0 {
                     entry.region.pageout_requested.store(1, Relaxed);
                 }

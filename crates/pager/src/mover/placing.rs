@@ -11,7 +11,7 @@
 //! What a window has no time for is listed anew by the next plan, from where pages are then.
 
 use crate::evict::compression_sample::CompressionSample;
-use crate::evict::{EvictRequest, Evictor, Which, accepts, is_refused, note_refusals};
+use crate::evict::{EvictRequest, Evictor, RecompressFilter, accepts, is_refused, note_refusals};
 use crate::fault::inline::Cause;
 use crate::mover::idle_restore::restore_region;
 use crate::pager::Pager;
@@ -305,7 +305,7 @@ impl Placer {
         let to = pager.enabled_tier(usize::from(step.to));
         let mut went = 0;
         if self.from == 0 && entry.region.evicted.load(Relaxed) > 0 {
-            went += evictor.recompress(pager, entry, to, Which::All).pages as usize;
+            went += evictor.recompress(pager, entry, to, RecompressFilter::All).pages as usize;
         }
         if is_refused(&entry, sys::now_ns() / 1_000_000) {
             return (went, true);
@@ -315,11 +315,11 @@ impl Placer {
             Resend::All | Resend::Never => PRESSURE_MAX,
         };
         let request =
-            EvictRequest { pages: AT_ONCE, pressure, anything: false, tier: to, from: self.from };
-        let taken = evictor.evict(pager, entry, request);
-        note_refusals(&entry, &taken);
-        self.from = taken.next;
-        (went + taken.evicted as usize, taken.next >= REGION_PAGES)
+            EvictRequest { pages: AT_ONCE, pressure, force: false, tier: to, from: self.from };
+        let outcome = evictor.evict(pager, entry, request);
+        note_refusals(&entry, &outcome);
+        self.from = outcome.next;
+        (went + outcome.evicted as usize, outcome.next >= REGION_PAGES)
     }
 
     /// Publishes the window that has ended to `terrace run`. `recommended` is the plan that it

@@ -47,7 +47,7 @@ impl Mover {
             let from = (random >> 40) as usize % (REGION / PAGE);
             let tier = 1 + (random >> 20) as usize % (pager.tiers.len() - 1);
             let mut moved = self.demoted();
-            let taken = if random >> 60 == 0 {
+            let outcome = if random >> 60 == 0 {
                 self.evictor.probe(pager, entry, random);
                 EvictOutcome::default()
             } else if let Some(far) = self.far.as_mut().filter(|_| random >> 60 < 4) {
@@ -59,7 +59,7 @@ impl Mover {
                 self.evictor.evict(
                     pager,
                     entry,
-                    EvictRequest { pages, pressure: PRESSURE_MAX, anything: true, tier, from },
+                    EvictRequest { pages, pressure: PRESSURE_MAX, force: true, tier, from },
                 )
             };
             if self.huge.is_some() && random >> 59 & 1 == 0 {
@@ -76,8 +76,8 @@ impl Mover {
                 self.evictor.recompress_swapped(pager, entry, densest);
             }
             self.list(Reason::Stress, entry.number, self.demoted() - moved, tier);
-            note_refusals(&entry, &taken);
-            left -= (taken.evicted as usize).min(left);
+            note_refusals(&entry, &outcome);
+            left -= (outcome.evicted as usize).min(left);
         }
         self.count(Reason::Stress, before);
         self.stress_due -= (batch - left) as f64;

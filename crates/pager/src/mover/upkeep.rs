@@ -2,7 +2,7 @@
 //! swap, and moving pages out of disabled tiers.
 
 use super::state::{Mover, POOLS_AT_ONCE, SLICE_NS};
-use crate::evict::Which;
+use crate::evict::RecompressFilter;
 use std::sync::atomic::Ordering::Relaxed;
 use terrace_os as sys;
 use terrace_policy::eviction::victims::{Reason, RegionId};
@@ -51,7 +51,7 @@ impl Mover {
             let entry = pager.table.by_number(self.tidied_region);
             let fragmented = entry.region.store.lock().fragmented_extent();
             if fragmented.is_some() {
-                self.evictor.tidy(pager, &entry);
+                self.evictor.compact_fragmented(pager, &entry);
                 return;
             }
         }
@@ -105,7 +105,7 @@ impl Mover {
             pager.yield_if_due();
             let entry = pager.table.by_number(self.emptying.region);
             if entry.region.evicted.load(Relaxed) > 0 {
-                let done = self.evictor.recompress(pager, entry, to, Which::In(from));
+                let done = self.evictor.recompress(pager, entry, to, RecompressFilter::In(from));
                 self.emptying.moved += u64::from(done.pages);
             }
             if !pager.pause_asked() {

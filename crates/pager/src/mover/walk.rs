@@ -88,24 +88,24 @@ impl Mover {
             let planned = self.placer.as_ref().and_then(|placer| placer.tier_of(choice.region));
             let tier = planned.unwrap_or_else(|| self.tier());
             let before = self.demoted();
-            let taken = self.evictor.evict(
+            let outcome = self.evictor.evict(
                 pager,
                 entry,
-                EvictRequest { pages, pressure: self.pressure, anything: false, tier, from },
+                EvictRequest { pages, pressure: self.pressure, force: false, tier, from },
             );
             let reason = if self.pressure == 0 { Reason::Cold } else { Reason::Pressed };
             self.count(reason, before);
-            self.list(reason, choice.region, taken.evicted.into(), tier);
-            if taken.next < REGION / PAGE {
+            self.list(reason, choice.region, outcome.evicted.into(), tier);
+            if outcome.next < REGION / PAGE {
                 self.cursor -= 1;
-                self.from = taken.next;
+                self.from = outcome.next;
             }
-            if taken.evicted > 0 {
-                self.policy.evicted(choice.region, taken.evicted, now_ms);
-                self.walk_moved_bytes += u64::from(taken.evicted) * PAGE as u64;
+            if outcome.evicted > 0 {
+                self.policy.evicted(choice.region, outcome.evicted, now_ms);
+                self.walk_moved_bytes += u64::from(outcome.evicted) * PAGE as u64;
             }
-            self.walk_changed |= taken.changed;
-            note_refusals(&entry, &taken);
+            self.walk_changed |= outcome.changed;
+            note_refusals(&entry, &outcome);
         }
         self.note_within_budget();
         false
@@ -165,23 +165,23 @@ impl Mover {
             let request = EvictRequest {
                 pages: REGION / PAGE,
                 pressure: self.pressure.max(FAR_PRESSURE),
-                anything: false,
+                force: false,
                 tier: self.tier(),
                 from: 0,
             };
-            let taken = self.evictor.evict(pager, entry, request);
+            let outcome = self.evictor.evict(pager, entry, request);
             pager.list_move(
                 entry.region.address(),
-                taken.evicted.into(),
+                outcome.evicted.into(),
                 None,
                 request.tier,
                 MoveReason::Placed(placement::Reason::Coldest),
             );
-            note_refusals(&entry, &taken);
+            note_refusals(&entry, &outcome);
             if let Some(far) = &mut self.far {
-                far.compressed(pager, &entry, taken.evicted);
+                far.compressed(pager, &entry, outcome.evicted);
             }
-            if taken.evicted > 0 {
+            if outcome.evicted > 0 {
                 return true;
             }
             if pager.pause_asked() || sys::now_ns() > deadline {

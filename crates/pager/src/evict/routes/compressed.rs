@@ -12,8 +12,8 @@ use crate::trace::EvictionStep;
 use terrace_os::{self as sys, PAGE};
 use terrace_tiers::Tier;
 
-/// What packed pages take, as a multiple of their encoded bytes.
-const PACKED: f64 = 1.07;
+/// What a pool takes for its pages, as a multiple of their encoded bytes.
+const POOL_OVERHEAD: f64 = 1.07;
 
 /// The route into a tier of ours.
 pub(super) struct Compressed;
@@ -24,7 +24,7 @@ impl Route for Compressed {
     }
 
     fn ratio(&self, evictor: &Evictor, _mm: &Mm, tier: usize) -> Option<f64> {
-        evictor.encoded[tier].known().map(|ratio| (ratio * PACKED).min(1.0))
+        evictor.encoded[tier].known().map(|ratio| (ratio * POOL_OVERHEAD).min(1.0))
     }
 
     fn evict(
@@ -34,11 +34,11 @@ impl Route for Compressed {
         entry: Entry,
         request: EvictRequest,
     ) -> EvictOutcome {
-        let mut taken = EvictOutcome::default();
+        let mut outcome = EvictOutcome::default();
         let mut from = request.from;
         evictor.check_for_pins(mm);
         let now_ms = sys::now_ns() / 1_000_000;
-        while (taken.evicted as usize) < request.pages && from < REGION / PAGE {
+        while (outcome.evicted as usize) < request.pages && from < REGION / PAGE {
             let _inside = mm.gate.worker();
             let _region = mm.table.lock(&entry);
             if mm.is_frozen() || !mm.tiers[1..].iter().any(accepts) {
@@ -46,11 +46,11 @@ impl Route for Compressed {
                 break;
             }
             if !mm.ensure_split(&entry) {
-                taken.refused += 1;
+                outcome.refused += 1;
                 from = REGION / PAGE;
                 break;
             }
-            let limit = BATCH.min(request.pages - taken.evicted as usize);
+            let limit = BATCH.min(request.pages - outcome.evicted as usize);
             let (mut claimed, mut staged) =
                 (std::mem::take(&mut evictor.claimed), std::mem::take(&mut evictor.staged));
             from = mm.trace.evicting(EvictionStep::Scan, || {
@@ -60,27 +60,27 @@ impl Route for Compressed {
                     &entry,
                     limit,
                     from..REGION / PAGE,
-                    &mut taken,
+                    &mut outcome,
                     judge,
                     &mut claimed,
                 )
             });
-            taken.eligible += claimed.len() as u32;
+            outcome.eligible += claimed.len() as u32;
             mm.trace.evicting(EvictionStep::Move, || {
-                evictor.stage(mm, &entry, &claimed, 0, &mut taken, &mut staged)
+                evictor.stage(mm, &entry, &claimed, 0, &mut outcome, &mut staged)
             });
-            taken.evicted += evictor.store(mm, &entry, &staged, 0, claimed.len(), Some(request));
+            outcome.evicted += evictor.store(mm, &entry, &staged, 0, claimed.len(), Some(request));
             claimed.clear();
             staged.clear();
             (evictor.claimed, evictor.staged) = (claimed, staged);
             mm.signal_progress();
             // Most likely all of it is shared with a child: avoid a whole region of refusals.
-            if taken.refused as usize >= BATCH / 2 && taken.refused > taken.evicted {
+            if outcome.refused as usize >= BATCH / 2 && outcome.refused > outcome.evicted {
                 from = REGION / PAGE;
             }
         }
-        taken.next = from;
-        taken
+        outcome.next = from;
+        outcome
     }
 
     fn end_probation(
@@ -94,7 +94,7 @@ impl Route for Compressed {
         evictor.check_for_pins(mm);
         let _inside = mm.gate.worker();
         let now_ms = sys::now_ns() / 1_000_000;
-        let request = EvictRequest { pages: 1, pressure: 0, anything: false, tier, from: 0 };
+        let request = EvictRequest { pages: 1, pressure: 0, force: false, tier, from: 0 };
         let possible = !mm.is_frozen() && mm.tiers[1..].iter().any(accepts);
         let swaps = sys::has_swap();
         let mut slot = 0;
@@ -110,10 +110,10 @@ impl Route for Compressed {
                 let claimed = mm.trace.evicting(EvictionStep::Scan, || {
                     claim_from_probation(mm, &entry, address, swaps, now_ms)
                 });
-                let mut taken = EvictOutcome::default();
+                let mut outcome = EvictOutcome::default();
                 let claimed = claimed.as_slice();
                 mm.trace.evicting(EvictionStep::Move, || {
-                    evictor.stage(mm, &entry, claimed, slot, &mut taken, &mut staged)
+                    evictor.stage(mm, &entry, claimed, slot, &mut outcome, &mut staged)
                 });
                 slot += staged.len();
                 if evictor.store(mm, &entry, &staged, 0, 0, Some(request)) > 0 {

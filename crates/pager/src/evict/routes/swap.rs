@@ -66,40 +66,40 @@ impl Route for ToSwap {
         request: EvictRequest,
     ) -> EvictOutcome {
         let Some(swap) = mm.tiers[request.tier].swap() else { return EvictOutcome::default() };
-        let mut taken = EvictOutcome { next: request.from, ..EvictOutcome::default() };
+        let mut outcome = EvictOutcome { next: request.from, ..EvictOutcome::default() };
         let now_ms = sys::now_ns() / 1_000_000;
-        while (taken.evicted as usize) < request.pages && taken.next < REGION / PAGE {
+        while (outcome.evicted as usize) < request.pages && outcome.next < REGION / PAGE {
             if mm.is_frozen() || !swap.accepts() {
-                taken.next = REGION / PAGE;
+                outcome.next = REGION / PAGE;
                 break;
             }
             let inside = mm.gate.worker();
             let region = mm.table.lock(&entry);
             if !mm.ensure_split(&entry) {
-                taken.refused += 1;
-                taken.next = REGION / PAGE;
+                outcome.refused += 1;
+                outcome.next = REGION / PAGE;
                 break;
             }
-            let limit = CHUNK.min(request.pages - taken.evicted as usize);
+            let limit = CHUNK.min(request.pages - outcome.evicted as usize);
             let (marked, next) = evictor.mark_paged_out(
                 mm,
                 &entry,
                 limit,
-                taken.next..REGION / PAGE,
-                &mut taken,
+                outcome.next..REGION / PAGE,
+                &mut outcome,
                 |word| request.judge(word, None, now_ms),
             );
-            taken.next = next;
-            evictor.page_out_marked(mm, &marked, &mut taken);
+            outcome.next = next;
+            evictor.page_out_marked(mm, &marked, &mut outcome);
             drop(region);
             drop(inside);
             mm.signal_progress();
             // Most likely all of it is shared with a child: avoid a whole region of refusals.
-            if taken.refused as usize >= CHUNK / 4 && taken.refused > taken.evicted {
-                taken.next = REGION / PAGE;
+            if outcome.refused as usize >= CHUNK / 4 && outcome.refused > outcome.evicted {
+                outcome.next = REGION / PAGE;
             }
         }
-        taken
+        outcome
     }
 
     fn end_probation(
@@ -112,7 +112,7 @@ impl Route for ToSwap {
     ) {
         let _inside = mm.gate.worker();
         let now_ms = sys::now_ns() / 1_000_000;
-        let (mut taken, mut marked) = (EvictOutcome::default(), Vec::with_capacity(pages.len()));
+        let (mut outcome, mut marked) = (EvictOutcome::default(), Vec::with_capacity(pages.len()));
         for number in pages {
             let (entry, address) = mm.table.page(*number);
             if !entry.word(address).load().is_on_probation() {
@@ -126,7 +126,7 @@ impl Route for ToSwap {
                     mm.drop_copy(&entry, address, entry.word(address).load().without_copy());
                     marked.append(
                         &mut evictor
-                            .mark_paged_out(mm, &entry, 1, page..page + 1, &mut taken, |word| {
+                            .mark_paged_out(mm, &entry, 1, page..page + 1, &mut outcome, |word| {
                                 probation_verdict(word, now_ms)
                             })
                             .0,
@@ -138,7 +138,7 @@ impl Route for ToSwap {
         // They are scattered over regions whose locks are no longer held. If one is unmapped now,
         // or something else is mapped there, the kernel pages that out; its contents are safe in
         // swap whatever they are.
-        evictor.page_out_marked(mm, &marked, &mut taken);
+        evictor.page_out_marked(mm, &marked, &mut outcome);
         marked
             .iter()
             .filter(|page| page.word() == page.marked)
@@ -155,7 +155,7 @@ impl Evictor {
     /// kernel's swap.
     pub fn recompress_swapped(&mut self, mm: &Mm, entry: Entry, to: usize) -> u32 {
         let pagemap = mm.descriptors.pagemap.load(Relaxed);
-        let request = EvictRequest { pages: 1, pressure: 0, anything: false, tier: to, from: 0 };
+        let request = EvictRequest { pages: 1, pressure: 0, force: false, tier: to, from: 0 };
         let (base, mut from, mut stored) = (entry.region.address(), 0, 0);
         while from < REGION / PAGE && entry.region.swapped.load(Relaxed) > 0 && !mm.is_frozen() {
             let _inside = mm.gate.worker();
@@ -179,7 +179,7 @@ impl Evictor {
                     .iter()
                     .any(|p| p.attributes.may_leave() && (p.start..p.end).contains(&address))
             };
-            let (mut taken, mut slot) = (EvictOutcome::default(), 0);
+            let (mut outcome, mut slot) = (EvictOutcome::default(), 0);
             for (page, found) in pages.drain(..).filter(|(page, _)| evictable(base + page * PAGE)) {
                 let address = base + page * PAGE;
                 // A page that refaulted meanwhile is in use.
@@ -199,11 +199,11 @@ impl Evictor {
                     &entry,
                     1,
                     page..page + 1,
-                    &mut taken,
+                    &mut outcome,
                     |_, _| Verdict::Take,
                     &mut claimed,
                 );
-                self.stage(mm, &entry, &claimed, slot, &mut taken, &mut staged);
+                self.stage(mm, &entry, &claimed, slot, &mut outcome, &mut staged);
                 slot += staged.len();
                 stored += self.store(mm, &entry, &staged, 0, 0, Some(request));
             }
@@ -223,7 +223,7 @@ impl Evictor {
         entry: &Entry<'a>,
         limit: usize,
         pages: Range<usize>,
-        taken: &mut EvictOutcome,
+        outcome: &mut EvictOutcome,
         judge: impl Fn(Snapshot) -> Verdict,
     ) -> (Vec<Marked<'a>>, usize) {
         let mut marked = Vec::with_capacity(limit);
@@ -257,7 +257,7 @@ impl Evictor {
                     // registered.)
                     Verdict::Leave | Verdict::Track(_) => continue,
                     Verdict::Change(to) => {
-                        taken.changed |= word.transition(before, to).is_ok();
+                        outcome.changed |= word.transition(before, to).is_ok();
                         continue;
                     }
                 }
@@ -307,7 +307,7 @@ impl Evictor {
     }
 
     /// Makes the kernel page out the marked pages, and removes the marks of those that stayed.
-    fn page_out_marked(&mut self, mm: &Mm, marked: &[Marked], taken: &mut EvictOutcome) {
+    fn page_out_marked(&mut self, mm: &Mm, marked: &[Marked], outcome: &mut EvictOutcome) {
         let (Some((tier, swap)), Some(first)) = (mm.swap(), marked.first()) else { return };
         let pagemap = mm.descriptors.pagemap.load(Relaxed);
         let runs = marked.chunk_by(|page, next| next.address == page.address + PAGE);
@@ -337,11 +337,11 @@ impl Evictor {
         }
         let gone = marked.len() - refused;
         if let Some(auto) = self.auto.as_mut().filter(|_| gone > 0) {
-            auto.paged_out.learn(call_ns, gone as u64);
+            auto.paged_out.add_sample(call_ns, gone as u64);
         }
-        taken.eligible += marked.len() as u32;
-        taken.evicted += gone as u32;
-        taken.refused += refused as u32;
+        outcome.eligible += marked.len() as u32;
+        outcome.evicted += gone as u32;
+        outcome.refused += refused as u32;
         mm.account.failed_moves.fetch_add(refused as u64, Relaxed);
         mm.account.demoted_pages.fetch_add(gone as u64, Relaxed);
         mm.account.resident_pages.fetch_sub(gone as i64, Relaxed);
