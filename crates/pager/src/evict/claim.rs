@@ -58,7 +58,7 @@ impl Evictor {
                         let word = entry.word(address);
                         let before = word.load();
                         if !before.is_present()
-                            || before.is_given_up()
+                            || before.is_discarded()
                             || mm.note_swap_in(entry, address, now_ms)
                         {
                             continue;

@@ -6,8 +6,8 @@
 //! shares the memory. The caller waits in the kernel until its event has been read; then:
 //!
 //! - *discarded* (MADV_DONTNEED, MADV_FREE): the event comes before the kernel frees the pages. The
-//!   stored pages are dropped, and resident ones are marked as given up. Such a page is not evicted
-//!   again before it has faulted once, because it may be freed at any time.
+//!   stored pages are dropped, and resident ones are marked as discarded. Such a page is not
+//!   evicted again before it has faulted once, because it may be freed at any time.
 //! - *moved* (mremap): the stored pages are put in place at the new address at once.
 //! - *unmapped*: the stored pages have no owner. The mover drops them, unless something is
 //!   registered there again.
@@ -74,7 +74,7 @@ impl Mm {
             self.faults.events.bypasses_libc.store(true, Relaxed);
         }
         match event {
-            Event::Removed { .. } => self.give_up_pages(uffd, start, end),
+            Event::Removed { .. } => self.discard_pages(uffd, start, end),
             Event::Moved { to, .. } => {
                 self.bring_to_new_address(uffd, (start, end), to, tools);
                 // In the child the memory is the program's own, and inherited as it was before it
@@ -90,10 +90,10 @@ impl Mm {
     }
 
     /// Handles that the kernel is about to discard `start..end`.
-    fn give_up_pages(&self, uffd: Fd, start: usize, end: usize) {
+    fn discard_pages(&self, uffd: Fd, start: usize, end: usize) {
         self.settled_pages(uffd, start, end, |entry, address, found| match found.state() {
             Some(State::Resident) => {
-                entry.word(address).transition(found, found.given_up()).is_ok()
+                entry.word(address).transition(found, found.discarded()).is_ok()
             }
             Some(State::Evicted) => {
                 self.drop_evicted(entry, address);
@@ -105,7 +105,7 @@ impl Mm {
             }
             // The mover finds the word changed and releases the slot.
             Some(State::Staged) => {
-                entry.word(address).transition(found, Snapshot(0).given_up()).is_ok()
+                entry.word(address).transition(found, Snapshot(0).discarded()).is_ok()
             }
             _ => true,
         });
@@ -183,7 +183,7 @@ impl Mm {
         );
         drop(store);
         if let Err(e) = decoded {
-            self.lost(address, &e);
+            self.unrecoverable(address, &e);
         }
         self.fill(uffd, to, tools.page.0.as_ptr() as usize);
         let removed = entry.region.store.lock().remove(&self.tiers, location);

@@ -74,7 +74,7 @@ impl Quantile {
     }
 
     /// Two handlers may lose each other's steps, which are small.
-    fn learn(&self, sample_ns: u64) {
+    fn add_sample(&self, sample_ns: u64) {
         let believed = self.ns();
         let step = believed / STEP / Self::OF + 1;
         let next = match sample_ns > believed {
@@ -154,13 +154,13 @@ impl FaultCost {
         (waits, self.own_cpu.ns().min(OWN_CPU_NS))
     }
 
-    /// Learns from the time between two faults of one thread: asleep and with a CPU.
-    fn learn(&self, waited_ns: u64, ran_ns: u64) {
-        self.own_cpu.learn(ran_ns);
+    /// Adds a sample: the time between two faults of one thread, asleep and with a CPU.
+    fn add_sample(&self, waited_ns: u64, ran_ns: u64) {
+        self.own_cpu.add_sample(ran_ns);
         if waited_ns >= LONGEST_NS {
             return;
         }
-        self.waits.learn(waited_ns);
+        self.waits.add_sample(waited_ns);
         // A pause of the program's own among many waits must not count as all of them.
         let capped_ns = waited_ns.min(self.longest_wait_ns());
         let mean = self.mean_waits_ns.load(Relaxed);
@@ -248,7 +248,7 @@ impl Timing {
             Some(Ended { begun, at_ns }) => {
                 let ran_ns = ran_ns.saturating_sub(begun.ran_ns);
                 let ready_ns = ready_ns.saturating_sub(begun.ready_ns);
-                cost.learn(start_ns.saturating_sub(at_ns + ran_ns + ready_ns), ran_ns);
+                cost.add_sample(start_ns.saturating_sub(at_ns + ran_ns + ready_ns), ran_ns);
             }
             None => self.begun = Some(Begun { number, ran_ns, ready_ns }),
         }
@@ -271,12 +271,12 @@ mod tests {
         let cost = FaultCost::default();
         // A quarter of them are of a program that sleeps, and are worth nothing.
         for n in 0..4_000 {
-            cost.learn(if n % 4 == 0 { 900_000 } else { 80_000 + n % 7 * 1_000 }, 50_000);
+            cost.add_sample(if n % 4 == 0 { 900_000 } else { 80_000 + n % 7 * 1_000 }, 50_000);
         }
         let believed = |cost: &FaultCost| cost.overhead_ns() - OWN_CPU_NS;
         assert!((79_000..90_000).contains(&believed(&cost)), "{}", believed(&cost));
         for _ in 0..4_000 {
-            cost.learn(6_000, 50_000);
+            cost.add_sample(6_000, 50_000);
         }
         assert!((5_500..8_000).contains(&believed(&cost)), "{}", believed(&cost));
     }
@@ -293,7 +293,7 @@ mod tests {
     fn of_a_program_that_does_not_sleep_all_counts() {
         let cost = FaultCost::default();
         for n in 0..4_000 {
-            cost.learn(if n % 2 == 0 { 10_000 } else { 50_000 }, 50_000);
+            cost.add_sample(if n % 2 == 0 { 10_000 } else { 50_000 }, 50_000);
         }
         let mut then = (0, 0);
         cost.faults.store(4_000, Relaxed);
@@ -321,7 +321,7 @@ mod tests {
         let cost = FaultCost::default();
         let before = cost.overhead_ns();
         for n in 0..4_000 {
-            cost.learn(WAITS_NS, if n % 4 > 0 { 3_000 } else { 40_000 });
+            cost.add_sample(WAITS_NS, if n % 4 > 0 { 3_000 } else { 40_000 });
         }
         let less = before - cost.overhead_ns();
         assert!((4_000..6_000).contains(&less), "{less}");

@@ -53,9 +53,9 @@ impl Default for Threads {
 }
 
 impl Threads {
-    /// Learns the offsets from the calling thread of the program, whose id is at `tid_address`.
+    /// Finds the offsets with the calling thread of the program, whose id is at `tid_address`.
     /// Adds the main thread too, whose id is at `main_tid`, or 0.
-    pub fn learn(&self, tid_address: usize, main_tid: usize) {
+    pub fn find_offsets(&self, tid_address: usize, main_tid: usize) {
         let offset = tid_address.wrapping_sub(sys::thread_pointer());
         // Only once: the loader's tables are in the program's heap, and in a forked child may be
         // evicted at this moment.
@@ -108,7 +108,7 @@ impl Threads {
 }
 
 /// The state of one handler.
-pub(crate) struct Follower {
+pub(crate) struct CpuFollower {
     /// The CPUs it may run on when it follows no thread; `None` if it may not choose.
     own: Option<CpuMask>,
     /// The CPU that it has moved to.
@@ -124,10 +124,10 @@ pub(crate) struct Follower {
     rest: u32,
 }
 
-impl Follower {
+impl CpuFollower {
     /// The state for the calling thread.
-    pub fn new() -> Follower {
-        Follower {
+    pub fn new() -> CpuFollower {
+        CpuFollower {
             own: sys::own_cpus(),
             at: None,
             tid: 0,
@@ -209,7 +209,7 @@ mod tests {
 
     fn of_this_thread() -> Threads {
         let threads = Threads::default();
-        threads.learn(sys::tid_address().expect("the kernel says"), 0);
+        threads.find_offsets(sys::tid_address().expect("the kernel says"), 0);
         threads
     }
 
@@ -222,7 +222,7 @@ mod tests {
         }
         let tid = sys::thread_id();
         let all = sys::own_cpus().expect("the kernel says");
-        let mut follower = Follower::new();
+        let mut follower = CpuFollower::new();
         for _ in 0..STEADY {
             assert_eq!(follower.at, None, "not at once");
             follower.served(&threads, 1, tid);

@@ -3,7 +3,7 @@
 use crate::fault::buffers::{MESSAGES, Tools};
 use crate::fault::coalesce::Coalescer;
 use crate::fault::event_queue::{QUEUED, Queue, UNMAPPED};
-use crate::fault::following::Follower;
+use crate::fault::following::CpuFollower;
 use crate::fault::readahead::ReadAhead;
 use crate::fault::restore::Outcome;
 use crate::pages::lock::Entry as GateEntry;
@@ -28,7 +28,7 @@ impl Mm {
         uffd: Fd,
         messages: &mut [Message],
         tools: &mut Tools,
-        mut of_handler: Option<(&mut ReadAhead, &mut Coalescer, &mut Follower)>,
+        mut of_handler: Option<(&mut ReadAhead, &mut Coalescer, &mut CpuFollower)>,
     ) -> bool {
         let mut stays = true;
         match sys::uffd_read(uffd, messages) {

@@ -28,8 +28,8 @@ pub(crate) const STEP: usize = 4;
 /// The state with which a handler restores ahead.
 pub(crate) struct ReadAhead {
     streams: Streams,
-    /// The streams of the faults noted last.
-    wanting: Vec<usize>,
+    /// Streams of the faults noted last that are long enough to be restored ahead.
+    ready: Vec<usize>,
     pub step: Step,
     /// Whether waiting threads can be detected (Linux 6.10).
     detects_waiters: bool,
@@ -55,7 +55,7 @@ impl ReadAhead {
         let step = Step { buffer, claimed: Vec::with_capacity(STEP) };
         ReadAhead {
             streams: Streams::new(),
-            wanting: Vec::with_capacity(MESSAGES),
+            ready: Vec::with_capacity(MESSAGES),
             step,
             detects_waiters: true,
         }
@@ -73,13 +73,13 @@ impl Mm {
             |page: usize| self.table.get(page * PAGE).map(|entry| entry.word(page * PAGE).load());
         let noted =
             ahead.streams.note(address / PAGE, |page| word(page).is_none_or(Snapshot::is_present));
-        if noted.proven > 0
+        if noted.hits > 0
             && let Some(entry) = self.table.get(address)
         {
-            entry.region.restores.fetch_add(noted.proven as u32, Relaxed);
+            entry.region.restores.fetch_add(noted.hits as u32, Relaxed);
         }
-        ahead.wanting.extend(noted.wanting);
-        noted.wanting.is_some()
+        ahead.ready.extend(noted.ready);
+        noted.ready.is_some()
     }
 
     /// Restores pages ahead of the streams whose faults were noted. Each gets one step, which saves
@@ -92,22 +92,22 @@ impl Mm {
         tools: &mut Tools,
         ahead: &mut ReadAhead,
     ) -> usize {
-        let ReadAhead { streams, wanting, step, detects_waiters } = ahead;
-        wanting.retain(|index| self.advance(uffd, *index, tools, streams, step));
-        while let Some(index) = wanting.last().filter(|_| *detects_waiters) {
+        let ReadAhead { streams, ready, step, detects_waiters } = ahead;
+        ready.retain(|index| self.advance(uffd, *index, tools, streams, step));
+        while let Some(index) = ready.last().filter(|_| *detects_waiters) {
             match sys::uffd_read_now(uffd, messages) {
                 Ok(count) => {
-                    wanting.clear();
+                    ready.clear();
                     return count;
                 }
                 Err(Errno::EAGAIN) => {}
                 Err(_) => *detects_waiters = false,
             }
             if !self.advance(uffd, *index, tools, streams, step) {
-                wanting.pop();
+                ready.pop();
             }
         }
-        wanting.clear();
+        ready.clear();
         0
     }
 

@@ -114,7 +114,7 @@ impl Mm {
                 self.settle(&entry, address, claim, found.faulted());
                 Outcome::Done
             }
-            // Given up by the program, past us: a page of zeros, whose stored copy is worthless.
+            // Discarded by the program, past us: a page of zeros, whose stored copy is worthless.
             Some(State::Cached) => {
                 self.drop_copy(&entry, address, found.off_probation());
                 Outcome::Busy
@@ -138,7 +138,7 @@ impl Mm {
                 self.restore_evicted(uffd, &entry, address, tools, start_ns, may_keep)
             }
             Some(State::Moving | State::Restoring) => Outcome::Busy,
-            None => self.lost(address, "its page word is damaged"),
+            None => self.unrecoverable(address, "its page word is damaged"),
         }
     }
 
@@ -167,7 +167,7 @@ impl Mm {
             (&mut tools.scratch, &mut tools.stored),
         );
         drop(store);
-        let tier = decoded.unwrap_or_else(|e| self.lost(address, &e));
+        let tier = decoded.unwrap_or_else(|e| self.unrecoverable(address, &e));
         tools.timer.mark(FaultStep::Decode);
         self.fill(uffd, address, tools.page.0.as_ptr() as usize);
         tools.timer.mark(FaultStep::Copy);
@@ -224,7 +224,7 @@ impl Mm {
     }
 
     /// Handles a page whose bytes cannot be read.
-    pub(crate) fn lost(&self, address: usize, why: &str) -> ! {
+    pub(crate) fn unrecoverable(&self, address: usize, why: &str) -> ! {
         self.end_program(&format!("page {address:#x} cannot be restored: {why}"))
     }
 
@@ -355,7 +355,7 @@ impl Mm {
                     return Outcome::Busy;
                 }
                 if let Err(e) = self.decode_frozen(&entry, found, tools) {
-                    self.lost(address, &e);
+                    self.unrecoverable(address, &e);
                 }
                 self.fill(uffd, address, tools.page.0.as_ptr() as usize);
             }

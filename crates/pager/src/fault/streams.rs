@@ -43,10 +43,10 @@ struct Stream {
 /// What a fault means for the streams.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Noted {
-    /// The stream, if it wants pages to be restored ahead of it.
-    pub wanting: Option<usize>,
-    /// How many pages that were restored ahead were wanted.
-    pub proven: usize,
+    /// The stream, if it is long enough for pages to be restored ahead of it.
+    pub ready: Option<usize>,
+    /// How many pages that were restored ahead were used.
+    pub hits: usize,
 }
 
 /// The streams of one userfaultfd.
@@ -97,9 +97,9 @@ impl Streams {
         let behind_front = if up { page <= stream.front } else { page >= stream.front };
         if behind_front && distance < stream.ahead && resident(page) {
             // The fault came before its page was restored.
-            let proven = stream.ahead - distance;
+            let hits = stream.ahead - distance;
             (stream.ahead, stream.chances) = (distance, CHANCES);
-            return Noted { wanting: Some(index), proven };
+            return Noted { ready: Some(index), hits };
         }
         let between = if up { stream.front + 1..page } else { page + 1..stream.front };
         if behind_front || !between.into_iter().all(resident) {
@@ -110,9 +110,9 @@ impl Streams {
             );
             return Noted::default();
         }
-        let proven = stream.ahead;
+        let hits = stream.ahead;
         let length = stream.length + 1;
-        if proven > 0 {
+        if hits > 0 {
             self.length = (self.length / 2).max(LENGTH_MIN);
         }
         let most = if length < self.length && stream.most == 0 {
@@ -124,7 +124,7 @@ impl Streams {
             index,
             Stream { front: page, up: Some(up), length, most, ahead: 0, chances: CHANCES },
         );
-        Noted { wanting: (most > 0).then_some(index), proven }
+        Noted { ready: (most > 0).then_some(index), hits }
     }
 
     /// The pages to restore ahead of a stream, where not yet restored, and whether it goes up. They
@@ -185,7 +185,7 @@ mod tests {
         streams: Streams,
         resident: BTreeSet<usize>,
         faults: usize,
-        proven: usize,
+        hits: usize,
         in_vain: usize,
     }
 
@@ -195,7 +195,7 @@ mod tests {
                 streams: Streams::new(),
                 resident: BTreeSet::new(),
                 faults: 0,
-                proven: 0,
+                hits: 0,
                 in_vain: 0,
             }
         }
@@ -209,10 +209,10 @@ mod tests {
         fn fault(&mut self, page: usize) {
             self.faults += 1;
             let noted = self.streams.note(page, |page| self.resident.contains(&page));
-            self.proven += noted.proven;
+            self.hits += noted.hits;
             self.resident.insert(page);
             if let Some((index, (pages, up))) =
-                noted.wanting.and_then(|index| Some((index, self.streams.wanted(index)?)))
+                noted.ready.and_then(|index| Some((index, self.streams.wanted(index)?)))
             {
                 let front = if up { *pages.end() } else { *pages.start() };
                 self.in_vain += pages.clone().filter(|page| self.resident.insert(*page)).count();
@@ -227,7 +227,7 @@ mod tests {
             let mut world = World::new();
             pages.into_iter().for_each(|page| world.touch(page));
             assert!((59..70).contains(&world.faults), "{}", world.faults);
-            assert!(world.proven > 900, "{}", world.proven);
+            assert!(world.hits > 900, "{}", world.hits);
         }
     }
 

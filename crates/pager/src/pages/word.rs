@@ -14,7 +14,7 @@
 //!              Resident: bit 0 if on probation; bit 1 if write-tracked (protected by the CLOCK
 //!              hand, to see whether it is written); bits 2 to 4 the refaults that it had when it
 //!              came back; the highest bit if paged out (`swapped.rs`), which is a hint; the one
-//!              below it if the program gave the page up past the C library (`events.rs`): it may
+//!              below it if the program discarded the page past the C library (`events.rs`): it may
 //!              vanish until it has faulted once
 //! bit  59      the page did not compress when it was last tried
 //! bits 60..64  in memory only: the exclusive or of all groups of four bits is zero, so that no
@@ -36,7 +36,7 @@
 //!    │  │ └──────────▶ Restoring ◀─────────────────┴──────────────────────────┘
 //!    │  └─────────────────┘  │                     │                          │
 //!    └───────────────────────┴─────────────────────┴──────────────────────────┘
-//!                        contents given up by the program (discard)
+//!                        contents discarded by the program
 //! ```
 //!
 //! Cached is Resident in all but one thing. A page on probation may keep its compressed copy, so
@@ -102,7 +102,7 @@ const PAYLOAD_MAX: u64 = (1 << 37) - 1;
 /// The bit of a Resident page's payload that says that Terrace paged it out into the kernel's swap.
 const SWAPPED: u64 = 1 << 36;
 /// The bit of a Resident page's payload that says that the program gave it up.
-const GIVEN_UP: u64 = 1 << 35;
+const DISCARDED: u64 = 1 << 35;
 const CHECK_SHIFT: u32 = 60;
 /// Milliseconds of one tick, as a shift.
 pub const TICK_MS_SHIFT: u32 = 4;
@@ -282,21 +282,21 @@ impl Snapshot {
         self.is(State::Resident) && self.payload() & SWAPPED != 0
     }
 
-    /// The word of a resident page, marked as given up: see [`crate::fault::events`].
-    pub fn given_up(self) -> Self {
+    /// The word of a resident page, marked as discarded: see [`crate::fault::events`].
+    pub fn discarded(self) -> Self {
         debug_assert!(self.is(State::Resident));
-        Snapshot(self.0 | GIVEN_UP << PAYLOAD_SHIFT)
+        Snapshot(self.0 | DISCARDED << PAYLOAD_SHIFT)
     }
 
-    /// Whether the page is marked as given up: the kernel may free it at any time.
-    pub fn is_given_up(self) -> bool {
-        self.is(State::Resident) && self.payload() & GIVEN_UP != 0
+    /// Whether the page is marked as discarded: the kernel may free it at any time.
+    pub fn is_discarded(self) -> bool {
+        self.is(State::Resident) && self.payload() & DISCARDED != 0
     }
 
-    /// The page's word after a fault: if it is resident, it is no longer given up.
+    /// The page's word after a fault: a resident page is no longer marked as discarded.
     pub fn faulted(self) -> Self {
         if self.is(State::Resident) {
-            Snapshot(self.0 & !(GIVEN_UP << PAYLOAD_SHIFT))
+            Snapshot(self.0 & !(DISCARDED << PAYLOAD_SHIFT))
         } else {
             self
         }

@@ -24,7 +24,7 @@
 use crate::fault::buffers::{MESSAGES, Tools};
 use crate::fault::coalesce::Coalescer;
 use crate::fault::fault_cost::Timing;
-use crate::fault::following::Follower;
+use crate::fault::following::CpuFollower;
 use crate::fault::readahead::ReadAhead;
 use crate::pager::Pager;
 use crate::threads::stacks::{Companion, STACK_BYTES, slot};
@@ -104,7 +104,7 @@ impl Companion {
         crate::threads::tasks::leaves_tasks_for_the_program()?;
         self.make_thread_storage()?;
         if let Some(address) = sys::tid_address() {
-            pager.faults.threads.learn(address, self.main_tid.load(Relaxed));
+            pager.faults.threads.find_offsets(address, self.main_tid.load(Relaxed));
         }
         let adopts = sys::process_id() == 1 || sys::is_subreaper();
         if adopts {
@@ -260,7 +260,7 @@ fn handle_faults(pager: &Pager, shard: usize) {
     tools.timing = Timing::of_program();
     let mut messages = [Message::default(); MESSAGES];
     let mut ahead = ReadAhead::new();
-    let mut follower = Follower::new();
+    let mut follower = CpuFollower::new();
     pager.become_reader(shard);
     pager.confine_thread();
     pager.companion.handler_is_ready();
