@@ -107,7 +107,7 @@ int terrace_watching;
  *                         another.
  * oversize_threshold:0    Very large allocations stay in our arenas too (see LARGE).
  * metadata_thp:disabled   Metadata is small and must not round up to 2 MiB.
- * dirty_decay_ms:1000     What is free for a second goes back to the system (see tidy_soon). It
+ * dirty_decay_ms:1000     What is free for a second goes back to the system (see purge_soon). It
  *                         would be compressed as if it were data.
  * slab_sizes              Four pages where jemalloc has one or two: each slab costs 128 bytes that
  *                         are never evicted (for objects of 1 KiB, 3 %).

@@ -55,7 +55,7 @@ pub fn begin_rseq() {
 
 /// Bits of `WANTED`: what a thread is asked to do.
 const START: u32 = 1;
-const TIDY: u32 = 2;
+const PURGE: u32 = 2;
 static WANTED: AtomicU32 = AtomicU32::new(0);
 static POLL: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
 
@@ -67,7 +67,7 @@ fn words() -> Memory {
 /// Does what [`call_soon`] asked for. The interposed `mmap` calls this when it is done.
 ///
 /// Does nothing in a signal handler, which may have interrupted the thread that holds the locks
-/// needed for it. What [`tidy_soon`] asked for is left to `malloc`, which no handler may call.
+/// needed for it. What [`purge_soon`] asked for is left to `malloc`, which no handler may call.
 pub fn poll() {
     // SAFETY: holds no lock of ours, as `call_soon` promises to its `poll`.
     unsafe { terrace_after_mapping() }
@@ -84,8 +84,8 @@ pub fn call_soon(poll: fn()) {
 /// Has a thread of the program give back what has been free for long enough. jemalloc itself checks
 /// only after a number of allocations. No thread of ours may do it, because giving back can need
 /// our threads.
-pub fn tidy_soon() {
-    calls::ask(&words(), TIDY);
+pub fn purge_soon() {
+    calls::ask(&words(), PURGE);
 }
 
 #[unsafe(no_mangle)]
@@ -94,7 +94,7 @@ extern "C" fn terrace_poll() {
     if wanted & START != 0 {
         start();
     }
-    if wanted & TIDY != 0 {
+    if wanted & PURGE != 0 {
         arenas::decay();
     }
 }

@@ -51,7 +51,7 @@ impl Tiering {
             enter_internal: || {},
             leave_internal: || {},
             start_soon: || {},
-            tidy_soon: || {},
+            purge_soon: || {},
             unmanaged_range: unmanaged::range,
             map_bytes: || 0,
             sampled: |_, _| {},

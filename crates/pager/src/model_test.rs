@@ -27,7 +27,7 @@ pub(crate) const HOST: Host = Host {
     enter_internal: || (),
     leave_internal: || (),
     start_soon: || (),
-    tidy_soon: || (),
+    purge_soon: || (),
     unmanaged_range: || (0, 0),
     map_bytes: || 0,
     sampled: |_, _| (),

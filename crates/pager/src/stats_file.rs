@@ -200,9 +200,9 @@ impl Mm {
         self.fetch_share();
     }
 
-    /// Exchanges the file's contents with `terrace run`, in the mover. Takes in the share, samples,
+    /// Syncs the file's contents with `terrace run`, in the mover. Takes in the share, samples,
     /// and how often timers are to interrupt. Hands out interrupts, moves and windows.
-    pub(crate) fn exchange(&self) {
+    pub(crate) fn sync_stats_page(&self) {
         self.fetch_share();
         if self.settings.timers {
             self.get(offset_of!(StatsFile, interrupts), 2 * size_of::<u64>());

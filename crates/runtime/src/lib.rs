@@ -122,7 +122,7 @@ fn set_up() -> Result<(), String> {
         enter_internal: terrace_alloc::enter_internal,
         leave_internal: terrace_alloc::leave_internal,
         start_soon: || terrace_alloc::call_soon(start),
-        tidy_soon: terrace_alloc::tidy_soon,
+        purge_soon: terrace_alloc::purge_soon,
         unmanaged_range: unmanaged::range,
         map_bytes: || grouped::map_bytes() + placement::map_bytes(),
         sampled: grouped::sampled,

@@ -11,10 +11,10 @@ use terrace_control::moves::MoveReason;
 use terrace_os::{self as sys, PAGE};
 
 /// Time for which no page must have been evicted, ns: at first, and at most.
-const CALM_MIN_NS: u64 = 2_000_000_000;
-const CALM_MAX_NS: u64 = 128_000_000_000;
+const NO_EVICTION_MIN_NS: u64 = 2_000_000_000;
+const NO_EVICTION_MAX_NS: u64 = 128_000_000_000;
 /// After this many times as long without an eviction, restoring no longer counts as too early.
-const CALM_AGAIN: u64 = 8;
+const NO_EVICTION_AGAIN: u64 = 8;
 /// Pages of one scan, half a millisecond, and regions that are scanned in it.
 const PAGES_AT_ONCE: usize = 64;
 const REGIONS_AT_ONCE: u32 = 64;
@@ -33,10 +33,10 @@ pub(crate) struct IdleRestore {
     /// Pages demoted until the last scan (evicted, moved to the node, or recompressed into a colder
     /// tier), and since when that number is unchanged.
     demoted: u64,
-    calm_from_ns: u64,
-    /// How long it must be calm. It doubles each time that pages are evicted again after some were
-    /// restored.
-    calm_ns: u64,
+    no_eviction_from_ns: u64,
+    /// How long that number must be unchanged. It doubles each time that pages are evicted again
+    /// after some were restored.
+    no_eviction_ns: u64,
     restored: bool,
     not_before_ns: u64,
 }
@@ -47,30 +47,32 @@ impl IdleRestore {
             region: 0,
             empty_in_row: 0,
             demoted: 0,
-            calm_from_ns: now_ns,
-            calm_ns: CALM_MIN_NS,
+            no_eviction_from_ns: now_ns,
+            no_eviction_ns: NO_EVICTION_MIN_NS,
             restored: false,
             not_before_ns: 0,
         }
     }
 
-    /// Restores some pages if all has been calm and memory stays below `until` bytes, of a budget
-    /// of `budget` bytes. Where not all evicted pages have room, an eighth of the budget is kept
-    /// free. A mover that is near the budget has to scan memory more often.
+    /// Restores some pages if none was demoted lately and memory stays below `until` bytes, of a
+    /// budget of `budget` bytes. Where not all evicted pages have room, an eighth of the budget is
+    /// kept free. A mover that is near the budget has to scan memory more often.
     pub fn tick(&mut self, pager: &Pager, until: u64, budget: u64, now_ns: u64) {
         let demoted = pager.account.demoted_pages.load(Relaxed);
         if demoted != self.demoted {
             if std::mem::take(&mut self.restored) {
-                self.calm_ns = (self.calm_ns * 2).min(CALM_MAX_NS);
+                self.no_eviction_ns = (self.no_eviction_ns * 2).min(NO_EVICTION_MAX_NS);
             }
-            (self.demoted, self.calm_from_ns) = (demoted, now_ns);
+            (self.demoted, self.no_eviction_from_ns) = (demoted, now_ns);
             return;
         }
-        let calm_ns = now_ns.saturating_sub(self.calm_from_ns);
-        if calm_ns > self.calm_ns * CALM_AGAIN {
-            self.calm_ns = CALM_MIN_NS;
+        let no_eviction_ns = now_ns.saturating_sub(self.no_eviction_from_ns);
+        if no_eviction_ns > self.no_eviction_ns * NO_EVICTION_AGAIN {
+            self.no_eviction_ns = NO_EVICTION_MIN_NS;
         }
-        if calm_ns < self.calm_ns || now_ns < self.not_before_ns || pager.evicted_pages_total() == 0
+        if no_eviction_ns < self.no_eviction_ns
+            || now_ns < self.not_before_ns
+            || pager.evicted_pages_total() == 0
         {
             return;
         }

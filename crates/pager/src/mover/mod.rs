@@ -144,13 +144,13 @@ impl Mover {
         if due {
             self.scan();
         }
-        if self.exchange.take_due(now_ns) {
-            pager.exchange();
+        if self.sync_stats_page.take_due(now_ns) {
+            pager.sync_stats_page();
         }
         self.measure.tick(pager, now_ns);
         self.measure_refault_distance(now_ns);
-        if self.give_back.take_due(now_ns) {
-            (pager.host.tidy_soon)();
+        if self.purge_allocator.take_due(now_ns) {
+            (pager.host.purge_soon)();
         }
         if pager.table.has_refused() {
             pager.warn_once(&pager.warned.no_room, "pages stay in DRAM: there is no memory for their table (ulimit -d, vm.max_map_count)");
@@ -257,7 +257,7 @@ impl Mover {
     /// something to move. True while there is more.
     fn place(&mut self, budget: u64, watermark: u64, now_ns: u64) -> bool {
         let Some(placer) = &mut self.placer else { return false };
-        placer.pressed(self.pressure);
+        placer.note_pressure(self.pressure);
         let pager = self.pager;
         if self.placer.as_ref().is_some_and(|placer| placer.is_due(pager, now_ns)) {
             self.scan();

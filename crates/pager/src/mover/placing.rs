@@ -29,7 +29,7 @@ use terrace_policy::tiering::{self, Codec, Kind, Model, Region, Resend, Setting,
 use terrace_tiers::CodecKind;
 
 /// Pages taken or brought back at a time.
-const AT_ONCE: usize = 64;
+const BATCH: usize = 64;
 /// Pressure for a model that demotes idle pages only: recently refaulted ones stay a round longer.
 const IDLE_PRESSURE: u32 = 1;
 /// The heat of regions that the program calls hot, and cold, as a multiple of the mean, until
@@ -108,7 +108,7 @@ impl Placer {
     }
 
     /// Takes note of the pressure that there is now.
-    pub fn pressed(&mut self, pressure: Pressure) {
+    pub fn note_pressure(&mut self, pressure: Pressure) {
         self.pressure = self.pressure.max(pressure);
     }
 
@@ -175,10 +175,10 @@ impl Placer {
         );
         let room = pager.account.budget_bytes.load(Relaxed).saturating_sub(pager.physical_bytes());
         let mut room = vec![(room / sys::PAGE as u64) as f64, f64::INFINITY];
-        let pressed: Vec<bool> =
+        let full: Vec<bool> =
             (0..tiers.len()).map(|tier| tier > 0 && !accepts(&pager.tiers[tier])).collect();
         let wanted = list.clone();
-        moves::filter(&mut list, &window, &mut room, &pressed, f32::NEG_INFINITY);
+        moves::filter(&mut list, &window, &mut room, &full, f32::NEG_INFINITY);
         self.assigned.clear();
         self.assigned.extend(self.plan.iter().map(|tier| Some(*tier)));
         // A region that is not moved stays assigned to the tier it was in.
@@ -271,8 +271,8 @@ impl Placer {
             pager.yield_if_due();
             let entry = pager.table.by_number(step.region);
             let moved = if step.to == 0 {
-                let restored = restore_region(pager, &entry, AT_ONCE, Cause::Planned, room);
-                (restored, restored < AT_ONCE)
+                let restored = restore_region(pager, &entry, BATCH, Cause::Planned, room);
+                (restored, restored < BATCH)
             } else {
                 let out = self.demote(pager, evictor, entry, step);
                 evicted(step.region, out.0 as u32);
@@ -315,7 +315,7 @@ impl Placer {
             Resend::All | Resend::Never => PRESSURE_MAX,
         };
         let request =
-            EvictRequest { pages: AT_ONCE, pressure, force: false, tier: to, from: self.from };
+            EvictRequest { pages: BATCH, pressure, force: false, tier: to, from: self.from };
         let outcome = evictor.evict(pager, entry, request);
         note_refusals(&entry, &outcome);
         self.from = outcome.next;

@@ -7,7 +7,7 @@ use crate::mover::far::Far;
 use crate::mover::huge::Huge;
 use crate::mover::idle_restore::IdleRestore;
 use crate::mover::placing::Placer;
-use crate::mover::upkeep::Emptying;
+use crate::mover::upkeep::Drain;
 use crate::pager::Pager;
 use crate::pages::table::REGION;
 use std::sync::atomic::Ordering::*;
@@ -30,10 +30,10 @@ const REFAULTS_EVERY_NS: u64 = 200_000_000;
 /// How often samples are reported to the policy, ns.
 const SAMPLES_EVERY_NS: u64 = 100_000_000;
 const SAMPLES_WITH_ROOM: f32 = 0.1;
-/// How often what `terrace run` reads and writes behind the statistics page is copied.
-const EXCHANGE_EVERY_NS: u64 = 20_000_000;
+/// How often what `terrace run` reads and writes behind the statistics page is copied, ns.
+const SYNC_STATS_PAGE_EVERY_NS: u64 = 20_000_000;
 /// How often the program is asked to free unused memory, ns.
-const GIVE_BACK_EVERY_NS: u64 = 1_000_000_000;
+const PURGE_ALLOCATOR_EVERY_NS: u64 = 1_000_000_000;
 /// How often the device under the kernel's swap is checked, ns.
 const SWAP_POLL_INTERVAL_NS: u64 = 200_000_000;
 /// How often files free their unused space, and a refusing one is tried again, ns.
@@ -68,7 +68,7 @@ pub(super) struct Mover {
     /// Samples that have been reported to the policy.
     pub samples_taken: u64,
     pub report_samples: Every,
-    pub exchange: Every,
+    pub sync_stats_page: Every,
     pub pressure: u32,
     pub eased_ns: u64,
     pub order: Vec<Choice>,
@@ -94,14 +94,14 @@ pub(super) struct Mover {
     pub walk_changed: bool,
     pub report_refaults: Every,
     /// No walk before this time: the last one found next to nothing.
-    pub rest_until_ns: u64,
+    pub backoff_until_ns: u64,
     pub rest_ns: u64,
     pub random: u64,
     pub stress_due: f64,
     pub stress_ns: u64,
     pub tidy_files: Every,
     pub try_files_again: Every,
-    pub give_back: Every,
+    pub purge_allocator: Every,
     pub poll_swap: Every,
     pub try_swap_again: Every,
     pub idle_restore: IdleRestore,
@@ -112,7 +112,7 @@ pub(super) struct Mover {
     pub compact_pools: Every,
     /// When the list of tiers is read again, which may have changed.
     pub follow_tiers: Every,
-    pub emptying: Emptying,
+    pub drain: Drain,
 }
 
 impl Mover {
@@ -128,7 +128,7 @@ impl Mover {
             huge: Huge::new(pager),
             samples_taken: 0,
             report_samples: Every::new(SAMPLES_EVERY_NS, now_ns),
-            exchange: Every::new(EXCHANGE_EVERY_NS, 0),
+            sync_stats_page: Every::new(SYNC_STATS_PAGE_EVERY_NS, 0),
             pressure: 0,
             eased_ns: now_ns,
             order: Vec::new(),
@@ -146,14 +146,14 @@ impl Mover {
             walk_moved_bytes: 0,
             walk_changed: false,
             report_refaults: Every::new(REFAULTS_EVERY_NS, now_ns),
-            rest_until_ns: 0,
+            backoff_until_ns: 0,
             rest_ns: REST_MIN_NS,
             random: now_ns | 1,
             stress_due: 0.0,
             stress_ns: now_ns,
             tidy_files: Every::new(TIDY_EVERY_NS, now_ns),
             try_files_again: Every::new(TRY_AGAIN_EVERY_NS, now_ns),
-            give_back: Every::new(GIVE_BACK_EVERY_NS, now_ns),
+            purge_allocator: Every::new(PURGE_ALLOCATOR_EVERY_NS, now_ns),
             poll_swap: Every::new(SWAP_POLL_INTERVAL_NS, 0),
             try_swap_again: Every::new(TRY_AGAIN_EVERY_NS, 0),
             idle_restore: IdleRestore::new(now_ns),
@@ -162,7 +162,7 @@ impl Mover {
             compact_pools: Every::new(POOLS_EVERY_NS, 0),
             follow_tiers: Every::new(FOLLOW_TIERS_EVERY_NS, 0),
             // A fork's parent has the same pages, and the same to do.
-            emptying: Emptying::new(if pager.is_forked() { now_ns + FORKED_RESTS_NS } else { 0 }),
+            drain: Drain::new(if pager.is_forked() { now_ns + FORKED_RESTS_NS } else { 0 }),
         }
     }
 

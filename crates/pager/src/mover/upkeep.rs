@@ -14,7 +14,7 @@ const REST_MIN_NS: u64 = 10_000_000_000;
 const REST_MAX_NS: u64 = 3_600_000_000_000;
 
 /// How far the mover is with moving pages out of disabled tiers.
-pub(super) struct Emptying {
+pub(super) struct Drain {
     /// The tier and the region to go on with.
     tier: usize,
     region: RegionId,
@@ -25,16 +25,15 @@ pub(super) struct Emptying {
     rest_ns: u64,
 }
 
-impl Emptying {
+impl Drain {
     /// A state in which the first pass begins at `from_ns`.
-    pub fn new(from_ns: u64) -> Emptying {
-        Emptying { tier: 1, region: 0, moved: 0, again_ns: from_ns, rest_ns: REST_MIN_NS }
+    pub fn new(from_ns: u64) -> Drain {
+        Drain { tier: 1, region: 0, moved: 0, again_ns: from_ns, rest_ns: REST_MIN_NS }
     }
 
     fn end_pass(&mut self, now_ns: u64) {
         let rest_ns = if self.moved > 0 { REST_MIN_NS } else { self.rest_ns };
-        *self =
-            Emptying { rest_ns: (rest_ns * 2).min(REST_MAX_NS), ..Emptying::new(now_ns + rest_ns) };
+        *self = Drain { rest_ns: (rest_ns * 2).min(REST_MAX_NS), ..Drain::new(now_ns + rest_ns) };
     }
 }
 
@@ -68,7 +67,7 @@ impl Mover {
             let disabled = told != 0 && told >> number & 1 == 0;
             if tier.is_disabled() != disabled {
                 tier.set_disabled(disabled);
-                self.emptying = Emptying::new(now_ns);
+                self.drain = Drain::new(now_ns);
             }
         }
     }
@@ -82,7 +81,7 @@ impl Mover {
             let tier = &pager.tiers[*number];
             tier.is_disabled() && tier.is_ours() && tier.stats.pages() > 0
         };
-        if now_ns < self.emptying.again_ns || !(1..pager.tiers.len()).any(|tier| is_left(&tier)) {
+        if now_ns < self.drain.again_ns || !(1..pager.tiers.len()).any(|tier| is_left(&tier)) {
             return false;
         }
         // Above that the mover makes room, which it could not do where the disabled tier is denser.
@@ -90,30 +89,30 @@ impl Mover {
         let goes_on = || !pager.pause_asked() && pager.physical_bytes() < until;
         let (demoted, deadline) = (self.demoted(), sys::now_ns() + SLICE_NS);
         while goes_on() && sys::now_ns() < deadline {
-            let Some(from) = (self.emptying.tier..pager.tiers.len()).find(is_left) else {
-                self.emptying.end_pass(now_ns);
+            let Some(from) = (self.drain.tier..pager.tiers.len()).find(is_left) else {
+                self.drain.end_pass(now_ns);
                 break;
             };
-            if from != self.emptying.tier {
-                (self.emptying.tier, self.emptying.region) = (from, 0);
+            if from != self.drain.tier {
+                (self.drain.tier, self.drain.region) = (from, 0);
             }
             let to = pager.enabled_tier(from);
-            if pager.tiers[to].is_disabled() || self.emptying.region >= pager.table.len() {
-                (self.emptying.tier, self.emptying.region) = (from + 1, 0);
+            if pager.tiers[to].is_disabled() || self.drain.region >= pager.table.len() {
+                (self.drain.tier, self.drain.region) = (from + 1, 0);
                 continue;
             }
             pager.yield_if_due();
-            let entry = pager.table.by_number(self.emptying.region);
+            let entry = pager.table.by_number(self.drain.region);
             if entry.region.evicted.load(Relaxed) > 0 {
                 let done = self.evictor.recompress(pager, entry, to, RecompressFilter::In(from));
-                self.emptying.moved += u64::from(done.pages);
+                self.drain.moved += u64::from(done.pages);
             }
             if !pager.pause_asked() {
-                self.emptying.region += 1;
+                self.drain.region += 1;
             }
         }
         self.count(Reason::Recompressed, demoted);
-        now_ns >= self.emptying.again_ns && goes_on()
+        now_ns >= self.drain.again_ns && goes_on()
     }
 
     pub(super) fn tidy_files(&mut self, now_ns: u64) {

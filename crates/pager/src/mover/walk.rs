@@ -35,7 +35,7 @@ impl Mover {
         let pager = self.pager;
         let budget = pager.account.budget_bytes.load(Relaxed);
         let deadline = now_ns + SLICE_NS;
-        if now_ns < self.rest_until_ns {
+        if now_ns < self.backoff_until_ns {
             return false;
         }
         if let Some(more) = self.make_room_in_node(target, deadline) {
@@ -253,7 +253,7 @@ impl Mover {
     /// Records that memory is within the budget.
     pub(super) fn note_within_budget(&mut self) {
         self.pager.mover.at_floor.store(false, Relaxed);
-        self.rest_until_ns = 0;
+        self.backoff_until_ns = 0;
         self.rest_ns = REST_MIN_NS;
     }
 
@@ -299,7 +299,7 @@ impl Mover {
         // The floor: nothing more can be reclaimed. Threads that wait for room would wait in vain.
         pager.mover.at_floor.store(true, Relaxed);
         sys::futex_wake(&pager.mover.progress, u32::MAX >> 1);
-        self.rest_until_ns = now_ns + self.rest_ns;
+        self.backoff_until_ns = now_ns + self.rest_ns;
         self.rest_ns = (self.rest_ns * 2).min(REST_MAX_NS);
         false
     }

@@ -39,7 +39,7 @@ pub struct Host {
     /// safe. May be called under any lock.
     pub start_soon: fn(),
     /// Has a thread of the program give unused memory back, when it allocates next.
-    pub tidy_soon: fn(),
+    pub purge_soon: fn(),
     /// The address range of the unmanaged allocator, whose pages count as overhead.
     pub unmanaged_range: fn() -> (usize, usize),
     /// Bytes of the allocator's own tables beside that range.
