@@ -23,11 +23,12 @@ from pathlib import Path
 
 LARGEST = 2
 
-# For a crate: folders that make up its lower layer, and modules of its higher one, which they must
-# not import. What moves pages is given `Mm` alone, and cannot start or end threads and processes.
+# For a crate: folders and files that make up its lower layer, and modules of its higher one, which
+# they must not import. What moves pages is given `Mm` alone, and cannot start or end threads and
+# processes. The files beside the folders are what these import; `touch` names `Pager`.
 LAYERS = {
     "crates/pager": (
-        ("pages", "evict", "fault"),
+        ("pages", "evict", "fault", "counters", "first_thread", "stats_line", "trace"),
         ("pager", "mover", "memory", "locking", "touch", "copy_evicted"),
     ),
 }

@@ -22,7 +22,7 @@ def victims():
         title="Choice of victims",
         result=f"With half of the pages resident, Terrace's choice makes {half['ours']:.3f} faults a request. "
         f"The kernel's lists make {half['kernel']:.3f}, and random victims {half['random']:.3f}.",
-        what="Faults a request by who chooses the pages that leave.",
+        what="Faults a request, by how the pages that leave are chosen.",
         how="A simulation of memcached's load: items of 1,000 bytes, GETs by Zipf 0.99. The code that decides is the pager's.",
         peer="random choice, the kernel's lists, LRU, and two oracles",
         command="cargo run --release -p terrace-bench -- victims",

@@ -370,7 +370,7 @@ def costs():
     )
 
 
-# Who is compared at equal memory, and how the plot names some of them.
+# The servers compared at equal memory, and how the plot names some of them.
 SIDES = ["memcached-zram", "redis-zram", "memcached-terrace", "terrace-kv", "terrace-kv-consolidated"]
 SHOWN = {"terrace-kv-consolidated": "consolidated"}
 

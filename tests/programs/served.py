@@ -1,4 +1,4 @@
-"""Holds rows that preforked workers share, and gives them to whoever asks by HTTP."""
+"""Holds rows that preforked workers share, and answers requests for them by HTTP."""
 import os
 
 rows = {n: "row %d %d" % (n, n * 7919) for n in range(400_000)}

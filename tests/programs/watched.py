@@ -1,4 +1,4 @@
-"""A service that its manager watches: it says when it is ready and that it lives, until somebody tells it to be silent."""
+"""A service that its manager watches: it reports that it is ready, and then that it is alive, until a request silences it."""
 import os
 import socket
 import sys

@@ -170,6 +170,12 @@ fn a_listener_that_never_speaks_is_told_of() {
     for part in [target.as_str(), "no answer came within 500ms", "say it with --protocol"] {
         assert!(finished.stderr.contains(part), "{part}: {said}");
     }
+    // The flag's old name, kept for one release.
+    let finished = Program::new(terrace_command())
+        .args(["load", "kv", target.as_str(), "--patience", "0.5"])
+        .run();
+    let said = finished.account("was not refused");
+    assert!(finished.stderr.contains("no answer came within 500ms"), "{said}");
 }
 
 /// In a closed loop two requests would be late, one on each connection. In an open loop each

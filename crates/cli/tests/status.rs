@@ -78,7 +78,7 @@ fn runs_are_told_while_they_live() {
             && text.contains("these figures are old"),
         "{text}"
     );
-    // Each second another answer, until nobody reads them any more.
+    // Each second another answer, until the reader is gone.
     let mut watch = scratch.terrace(&["status", "--json", "--watch"]);
     let mut watch = watch.stdout(Stdio::piped()).spawn().unwrap();
     let mut answers = BufReader::new(watch.stdout.take().unwrap()).lines();
