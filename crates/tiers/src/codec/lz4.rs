@@ -44,67 +44,6 @@ pub(super) fn output_of(output: &[u8], bytes: c_int) -> Option<&[u8]> {
     output.get(..usize::try_from(bytes).ok().filter(|&bytes| bytes > 0)?)
 }
 
-/// `page` as an LZ4 block of less than `limit` bytes.
-fn compress<'s>(
-    page: &Page,
-    scratch: &'s mut Scratch,
-    limit: usize,
-    acceleration: c_int,
-) -> Option<&'s [u8]> {
-    let capacity = limit.min(PAGE_BYTES).checked_sub(1)?;
-    // SAFETY: `state` has LZ4_sizeofState() bytes, 8-byte aligned (`State::default`); the source is
-    // PAGE_BYTES long; `output` has PAGE_BYTES bytes, more than `capacity`; the three are separate
-    // allocations.
-    let written = unsafe {
-        LZ4_compress_fast_extState(
-            scratch.states.lz4.0.as_mut_ptr().cast(),
-            page.as_ptr().cast(),
-            scratch.output.as_mut_ptr().cast(),
-            PAGE_BYTES as c_int,
-            capacity as c_int,
-            acceleration,
-        )
-    };
-    output_of(&scratch.output[..], written)
-}
-
-/// LZ4 that gives up ratio for time to compress; the decoder is that of [`Lz4`].
-pub(super) struct Lz4Fast {
-    acceleration: c_int,
-    name: String,
-}
-
-impl Lz4Fast {
-    /// LZ4 with an acceleration, 2..=64.
-    pub(super) fn new(acceleration: i32) -> Self {
-        Lz4Fast { acceleration, name: format!("lz4fast:{acceleration}") }
-    }
-}
-
-impl Codec for Lz4Fast {
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn compress<'s>(
-        &self,
-        page: &Page,
-        scratch: &'s mut Scratch,
-        limit: usize,
-    ) -> Option<&'s [u8]> {
-        compress(page, scratch, limit, self.acceleration)
-    }
-
-    fn decompress(
-        &self,
-        bytes: &[u8],
-        page: &mut Page,
-        scratch: &mut Scratch,
-    ) -> Result<(), CodecError> {
-        Lz4.decompress(bytes, page, scratch)
-    }
-}
-
 /// The LZ4 block codec.
 pub(super) struct Lz4;
 
@@ -119,7 +58,21 @@ impl Codec for Lz4 {
         scratch: &'s mut Scratch,
         limit: usize,
     ) -> Option<&'s [u8]> {
-        compress(page, scratch, limit, ACCELERATION)
+        let capacity = limit.min(PAGE_BYTES).checked_sub(1)?;
+        // SAFETY: `state` has LZ4_sizeofState() bytes, 8-byte aligned (`State::default`); the
+        // source is PAGE_BYTES long; `output` has PAGE_BYTES bytes, more than `capacity`; the three
+        // are separate allocations.
+        let written = unsafe {
+            LZ4_compress_fast_extState(
+                scratch.states.lz4.0.as_mut_ptr().cast(),
+                page.as_ptr().cast(),
+                scratch.output.as_mut_ptr().cast(),
+                PAGE_BYTES as c_int,
+                capacity as c_int,
+                ACCELERATION,
+            )
+        };
+        output_of(&scratch.output[..], written)
     }
 
     fn decompress(

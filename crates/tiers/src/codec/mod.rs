@@ -213,12 +213,6 @@ codecs! {
     Lz4 = "lz4", make lz4::Lz4, built true, thread lz4: lz4::State,
     assumed Assumed { stored: 0.55, encode_ns: 5_800.0, decode_ns: 1_300.0 };
 
-    /// `lz4fast:ACCELERATION`: as `lz4` to restore, less time to store, and larger.
-    Lz4Fast { level: Levels {
-        min: 2, max: 64, default: 8, remedy: "write 2 to 64, such as lz4fast:8",
-    } } = "lz4fast", make lz4::Lz4Fast::new(level), built true,
-    assumed Assumed { stored: 0.65, encode_ns: 4_000.0, decode_ns: 1_200.0 };
-
     /// `lz4hc:LEVEL`: as `lz4` to restore, and a tenth smaller. Of four sets of data none was more
     /// than one part in a hundred smaller at levels 6 and 9. Those from 10 on allocate for each
     /// page. What is assumed is lz4's, times how the two compare on these.
