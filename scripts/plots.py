@@ -39,8 +39,9 @@ def bars(title, series, groups, mark=None):
     dark = "".join(f".c{n}{{fill:{pair[1]}}}" for n, pair in enumerate(COLOURS[: len(series)]))
     out = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}">',
-        "<style>text{font-family:sans-serif;font-size:13px;fill:#111}.v{font-size:11px}.p{fill:#fff}.g{stroke:#999;stroke-width:1.5}"
-        f"{light}@media (prefers-color-scheme: dark){{text{{fill:#ddd}}.p{{fill:#111}}.g{{stroke:#777}}{dark}}}</style>",
+        "<style>text{font-family:sans-serif;font-size:13px;fill:#111}.v{font-size:11px;paint-order:stroke;stroke:#fff;stroke-width:3px}.p{fill:#fff}"
+        f".g{{stroke:#999;stroke-width:1.5}}{light}@media (prefers-color-scheme: dark){{text{{fill:#ddd}}.v{{stroke:#111}}"
+        f".p{{fill:#111}}.g{{stroke:#777}}{dark}}}</style>",
         f'<rect class="p" width="{WIDTH}" height="{height}"/>',
         f'<text x="12" y="26">{html.escape(title)}</text>',
     ]

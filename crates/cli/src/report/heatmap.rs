@@ -240,9 +240,10 @@ const TOP: usize = 60;
 const BOTTOM: usize = 90;
 /// Space between two labels, pixels.
 const BETWEEN_LABELS: usize = 14;
-/// Letters of a mapping's name in a label, and names in one.
+/// Letters of a mapping's name in a label, names in one, and letters of a whole label.
 const NAME_LETTERS: usize = 26;
 const NAMES_OF_A_LABEL: usize = 2;
+const LABEL_LETTERS: usize = 34;
 /// What covers less than this part of what the largest mapping of some rows covers is not named.
 const NAMED_PART: f64 = 0.01;
 
@@ -403,10 +404,13 @@ fn name_of(mappings: &[Mapping], start: u64, end: u64) -> String {
     covered.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
     let least = covered.first().map_or(0.0, |(_, most)| *most as f64 * NAMED_PART);
     covered.retain(|(_, bytes)| *bytes as f64 >= least);
-    let is_more = covered.len() > NAMES_OF_A_LABEL;
-    let names: Vec<String> =
-        covered.iter().take(NAMES_OF_A_LABEL).map(|(name, _)| shortened(name)).collect();
-    names.join(", ") + if is_more { ", …" } else { "" }
+    let label = |names: usize| {
+        let shown: Vec<String> =
+            covered.iter().take(names).map(|(name, _)| shortened(name)).collect();
+        shown.join(", ") + if covered.len() > names { ", …" } else { "" }
+    };
+    let whole = label(NAMES_OF_A_LABEL);
+    if whole.chars().count() > LABEL_LETTERS { label(1) } else { whole }
 }
 
 /// A name's end, which tells more of a file than its beginning.
