@@ -9,7 +9,7 @@ use crate::limit::{Limit, SET, Sample};
 use crate::paging::InSwap;
 use crate::process;
 use crate::seen::Children;
-use crate::state::{Hand, Keeper, Shared, Space};
+use crate::state::{Hand, Keeper, Shared, Space, Steady};
 use crate::stats::AttachedStats;
 use crate::stop::stop_any_thread;
 use crate::store::Store;
@@ -23,8 +23,10 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering::*;
 use terrace_os::{fork_with_descriptors, name_thread, reap, signal_by_id};
 
-/// How often memory is measured where nothing happens.
+/// Interval, ms, at which memory is measured; and where it has been the same for a second.
 const TICK_MS: i32 = 20;
+const STEADY_TICK_MS: i32 = 100;
+const STEADY_MS: u64 = 1_000;
 /// Interval, ms, at which the keeper looks which processes still live, and applies the limit.
 const POLL_MS: u64 = 250;
 
@@ -94,6 +96,7 @@ impl Keeper {
             children: Children::default(),
             crowd: Vec::new(),
             limited_ms: 0,
+            steady: Steady::default(),
             frozen: false,
             pidfd,
             guard: None,
@@ -123,7 +126,7 @@ impl Keeper {
     /// since the process has executed another program.
     pub fn run(&mut self) -> Result<bool> {
         loop {
-            self.serve_for(TICK_MS);
+            self.serve_for(self.tick_ms());
             while let Some(mut request) = self.channel.next() {
                 match request.text.as_str() {
                     "detach" => {
@@ -154,6 +157,12 @@ impl Keeper {
             self.follow();
             self.keep_budget();
         }
+    }
+
+    /// Time until memory is measured again, if neither a fault nor a request comes before.
+    fn tick_ms(&self) -> i32 {
+        let steady_ms = sys::now_ns() / 1_000_000 - self.steady.since_ms;
+        if steady_ms < STEADY_MS { TICK_MS } else { STEADY_TICK_MS }
     }
 
     /// Waits for faults and events, at most this many milliseconds, and answers them.

@@ -18,7 +18,7 @@ const REGION: u64 = 256 << 10;
 /// Regions that the CLOCK hand passes before the keeper looks at what else there is to do.
 const REGIONS: usize = 16;
 const NO_SWAP: &str = "there is no swap to take it: set up zram, or swapon a device";
-const MAPPED_BY_MORE: &str = "several processes have mapped it, or it is locked";
+const MAPPED_BY_MORE: &str = "it is mapped more than once, or locked";
 
 impl Keeper {
     /// Looks how much shared memory there is, and whether it can leave.

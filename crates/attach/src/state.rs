@@ -84,6 +84,21 @@ impl Space {
     }
 }
 
+/// Since when the target has as much memory as now.
+#[derive(Default)]
+pub struct Steady {
+    resident_bytes: u64,
+    pub since_ms: u64,
+}
+
+impl Steady {
+    pub fn note(&mut self, resident_bytes: u64, now_ms: u64) {
+        if resident_bytes != self.resident_bytes {
+            *self = Steady { resident_bytes, since_ms: now_ms };
+        }
+    }
+}
+
 /// Everything about a process that is attached to.
 pub struct Keeper {
     pub target: i32,
@@ -109,6 +124,7 @@ pub struct Keeper {
     pub crowd: Vec<usize>,
     /// Time at which the limit was asked for, ms.
     pub limited_ms: u64,
+    pub steady: Steady,
     /// Whether nothing more is evicted.
     pub frozen: bool,
     pub pidfd: OwnedFd,
