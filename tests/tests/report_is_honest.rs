@@ -193,6 +193,31 @@ fn waits_of_threads_are_not_added_up() {
     assert!(report.number("/slowdown_last_minute") <= 1.0, "{report}");
 }
 
+/// What is evicted comes back before its mapping is resized, and the program waits for that.
+#[test]
+fn waits_inside_of_memory_calls_count() {
+    let script = "\
+import mmap, os, time
+mapping = mmap.mmap(-1, 160 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+for page in range(0, 160 << 20, 4096):
+    mapping[page:page + 1024] = os.urandom(1024)
+waited = 0
+for turn in range(1, 7):
+    time.sleep(1.5)
+    begun = time.time()
+    mapping.resize((160 << 20) + turn * 4096)
+    waited += time.time() - begun
+print(waited)
+";
+    let terrace = Terrace::within("48M").and("--tiers").and("dram,lz4");
+    let finished = Program::new("python3").args(["-c", script]).under(terrace).succeed();
+    let report = finished.report();
+    let waited: f64 = finished.stdout.trim().parse().expect("the program prints a time");
+    let stalled = report.number("/stall_s");
+    println!("{waited} s in calls; {stalled} s told");
+    assert!(stalled > 0.7 * waited, "{waited} s were waited: {report}");
+}
+
 /// Memory that Terrace does not manage is reported by kind, also for a program that has nothing
 /// else.
 #[test]

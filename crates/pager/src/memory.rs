@@ -139,11 +139,13 @@ impl Pager {
         });
     }
 
-    /// Waits briefly for room for `len` bytes about to be handed out.
+    /// Waits briefly for room for `len` bytes about to be handed out, and counts that as a wait.
     pub fn make_room(&self, len: usize) {
         if len >= WAIT_FROM {
             let part = len.min(WAIT_FULL_FROM) as f64 / WAIT_FULL_FROM as f64;
+            let begun_ns = sys::now_ns();
             self.wait_for_room(len as u64, ALLOCATION_WAIT.mul_f64(part));
+            self.account.add_stall(sys::now_ns() - begun_ns, 0);
         }
     }
 

@@ -291,9 +291,11 @@ impl Pager {
 
     /// Has the keeper restore every page of `start..end`; for threads of the program, which cannot
     /// reach the userfaultfds. The caller keeps the mover away (region locks, or a paused
-    /// mover).
+    /// mover). What that takes counts as a wait of the thread.
     pub(crate) fn restore_range(&self, start: usize, end: usize) {
+        let begun_ns = sys::now_ns();
         self.ask_keeper(DO, start, end);
+        self.account.add_stall(sys::now_ns() - begun_ns, 0);
     }
 
     /// Has the keeper unregister `start..end`, where nothing is evicted: the kernel serves it

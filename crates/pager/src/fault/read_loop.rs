@@ -59,6 +59,8 @@ impl Mm {
                             // Served for another thread just now, which woke this one too. If it
                             // did not, the woken thread checks again.
                             sys::uffd_wake(uffd, address, PAGE);
+                            let (waited_ns, ran_ns) = self.faults.cost.overhead_parts_ns();
+                            self.account.add_stall(waited_ns, ran_ns);
                             continue;
                         }
                         if tools.served.len() < tools.served.capacity() {
