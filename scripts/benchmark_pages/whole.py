@@ -61,9 +61,11 @@ def servers():
 
 
 def programs():
-    rows, ratios = [], {}
+    rows, ratios, without = [], {}, []
     for name, tiers in [("programs", "default"), ("programs-swap", "without swap as a tier, on a machine with it")]:
-        for row in read(name)["rows"]:
+        results = read(name)
+        without += [[row["program"], tiers, f"{row['share_percent']} %", row["why"]] for row in results.get("without", [])]
+        for row in results["rows"]:
             work, least, most = (row["work_to_zram"][which] for which in ["median", "least", "most"])
             samples = row["samples"]
             memory = mean([each["terrace_mean_bytes"] / each["zram_mean_bytes"] for each in samples])
@@ -97,7 +99,8 @@ def programs():
                 ["program", "tiers", "memory", "alone", "Terrace", "zram", "work", "least to most (runs)", "p99", "faults", "mean memory"],
                 rows,
             )
-        ],
+        ]
+        + ([("Without a result", ["program", "tiers", "memory", "why"], without)] if without else []),
         pictures=["programs", "programs-swap"],
         note=f"{NOTE}#whole-programs-programs-honesty-and-slowdown",
     )

@@ -212,7 +212,8 @@ print(waited)
     let terrace = Terrace::within("48M").and("--tiers").and("dram,lz4");
     let finished = Program::new("python3").args(["-c", script]).under(terrace).succeed();
     let report = finished.report();
-    let waited: f64 = finished.stdout.trim().parse().expect("the program prints a time");
+    let printed = String::from_utf8_lossy(&finished.stdout);
+    let waited: f64 = printed.trim().parse().expect("the program prints a time");
     let stalled = report.number("/stall_s");
     println!("{waited} s in calls; {stalled} s told");
     assert!(stalled > 0.7 * waited, "{waited} s were waited: {report}");

@@ -111,13 +111,14 @@ const MEMCACHED: &str = "memcached -u nobody -t 4 -m 1024 -s \"$socket\"";
 const ASKED: &str = "--operations 1200000";
 
 /// Programs that take memory for most of their time.
-pub const FILLING: [Program; 4] = [
+pub const FILLING: [Program; 5] = [
     program("redis-fill", &["redis-server", "--version"], "redis-server", |directory| {
         server(directory, "redis", REDIS, "--phase fill")
     }),
     program("memcached-fill", &["memcached", "-V"], "memcached", |directory| {
         server(directory, "memcached", MEMCACHED, "--phase fill")
     }),
+    program("xz", &["xz", "--version"], "xz-utils", xz),
     program("g++", &["g++", "--version"], "g++", gxx),
     program("r", &["Rscript", "--version"], "r-base-core", |_| Ok(words(["Rscript", "-e", R]))),
 ];

@@ -102,18 +102,20 @@ fn print_heading() {
 /// Compares with zram: prints, and writes `bench/results/programs.json` and `programs.svg`.
 pub fn run(options: &Options) -> anyhow::Result<()> {
     print_heading();
-    let rows = of_all(options, Kind::AgainstZram)?;
+    let (rows, without) = of_all(options, Kind::AgainstZram)?;
     let name = if options.swap { "programs-swap" } else { "programs" };
     draw(name, &rows)?;
-    results::write(name, json!({ "terrace_flags": options.terrace_flags, "rows": rows }))
+    let flags = &options.terrace_flags;
+    results::write(name, json!({ "terrace_flags": flags, "rows": rows, "without": without }))
 }
 
 /// Runs programs that grow, under `--dram PERCENT`, against a group that is held to the same share
 /// of the peak from the start. Prints, and writes `bench/results/fill.json`.
 pub fn fill(options: &Options) -> anyhow::Result<()> {
     print_heading();
-    let rows = of_all(options, Kind::Fill)?;
-    results::write("fill", json!({ "terrace_flags": options.terrace_flags, "rows": rows }))
+    let (rows, without) = of_all(options, Kind::Fill)?;
+    let flags = &options.terrace_flags;
+    results::write("fill", json!({ "terrace_flags": flags, "rows": rows, "without": without }))
 }
 
 /// Compares what the report tells with what was: prints, and writes `bench/results/honesty.json`.
@@ -122,7 +124,7 @@ pub fn honesty(options: &Options) -> anyhow::Result<()> {
         "{:>14} {:>6} {:>9} {:>10} {:>12} {:>12}",
         "program", "share", "alone s", "Terrace s", "time lost", "told"
     );
-    let rows = of_all(options, Kind::Honesty)?;
+    let (rows, without) = of_all(options, Kind::Honesty)?;
     let count = |name: &str| rows.iter().filter(|row| row[name] == true).count();
     let (right, half) = (count("is_right"), count("is_half_or_more"));
     let told = rows.iter().filter(|row| row["is_right"].is_boolean()).count();
@@ -134,18 +136,18 @@ pub fn honesty(options: &Options) -> anyhow::Result<()> {
         "honesty",
         json!({
             "terrace_flags": options.terrace_flags, "right": right, "half_or_more": half,
-            "rows": rows,
+            "rows": rows, "without": without,
         }),
     )
 }
 
-/// Runs all programs that are here, at all shares.
-fn of_all(options: &Options, kind: Kind) -> anyhow::Result<Vec<Value>> {
+/// Runs all programs that are here, at all shares. Returns the rows, and why others have none.
+fn of_all(options: &Options, kind: Kind) -> anyhow::Result<(Vec<Value>, Vec<Value>)> {
     interrupt::watch()?;
     let directory = tempfile::tempdir()?;
     let over = if options.swap { " over swap" } else { "" };
     let mut runs = Runs::open(kind, &format!("{}{over}", options.terrace_flags))?;
-    let mut rows = Vec::new();
+    let (mut rows, mut without) = (Vec::new(), Vec::new());
     let programs: &[Program] = if kind == Kind::Fill { &FILLING } else { &PROGRAMS };
     for program in asked_for(programs, &options.only) {
         let words = (program.command)(directory.path()).with_context(|| program.name)?;
@@ -163,12 +165,17 @@ fn of_all(options: &Options, kind: Kind) -> anyhow::Result<Vec<Value>> {
             match made {
                 Ok(samples) => rows.push(row(program.name, *share, &samples, kind)),
                 Err(error) if interrupt::came() => return Err(error),
-                Err(error) => println!("{:>14} {share:>5}%: {error:#}", program.name),
+                Err(error) => {
+                    let why = format!("{error:#}");
+                    println!("{:>14} {share:>5}%: {why}", program.name);
+                    let name = program.name;
+                    without.push(json!({ "program": name, "share_percent": share, "why": why }));
+                }
             }
         }
     }
     runs.are_done()?;
-    Ok(rows)
+    Ok((rows, without))
 }
 
 /// Programs with these names that are here, or all that are here if no names are given. Prints what
