@@ -243,7 +243,7 @@ const BETWEEN_LABELS: usize = 14;
 /// Letters of a mapping's name in a label, names in one, and letters of a whole label.
 const NAME_LETTERS: usize = 26;
 const NAMES_OF_A_LABEL: usize = 2;
-const LABEL_LETTERS: usize = 34;
+const LABEL_LETTERS: usize = 36;
 /// What covers less than this part of what the largest mapping of some rows covers is not named.
 const NAMED_PART: f64 = 0.01;
 
@@ -641,7 +641,7 @@ mod tests {
         assert_eq!(called(0, 2000), "[heap]");
         assert_eq!(called(1000, 2000), "a");
         assert_eq!(called(1500, 1600), "");
-        assert_eq!(called(2000, 3300), "…rs than there is room for, anonymous, …");
+        assert_eq!(called(2000, 3300), "…rs than there is room for, …");
     }
 
     #[test]
