@@ -64,7 +64,7 @@ def programs():
     rows, ratios, without = [], {}, []
     for name, tiers in [("programs", "default"), ("programs-swap", "without swap as a tier, on a machine with it")]:
         results = read(name)
-        without += [[row["program"], tiers, f"{row['share_percent']} %", row["why"]] for row in results.get("without", [])]
+        without += [[row["program"], tiers, f"{row['share_percent']} %", " ".join(row["why"].replace("|", "/").split())] for row in results.get("without", [])]
         for row in results["rows"]:
             work, least, most = (row["work_to_zram"][which] for which in ["median", "least", "most"])
             samples = row["samples"]
@@ -121,7 +121,7 @@ def fill():
         title="Programs that grow",
         result=f"Under `--dram 60%` programs that grow take {min(ratios):.2f} to {max(ratios):.2f} times as long as over zram "
         "that is held to the same share of their peak from the start. While there is room, a share is enforced when growth has ended.",
-        what="Programs that take memory for most of their time: servers that are filled, a compiler, R.",
+        what="Programs that take memory for most of their time: servers that are filled, a compressor, a compiler, R.",
         how="Each program runs alone, under `terrace run --dram 60%`, and in a group over zram that is limited to 60 % of the peak alone.",
         peer="a memory control group over zram lz4",
         command="sudo cargo run --release -p terrace-bench -- fill --shares 60",

@@ -15,6 +15,8 @@ pub struct Program {
     install: &'static str,
     /// The program's command; it may make its input in the directory.
     pub command: fn(&Path) -> anyhow::Result<Vec<String>>,
+    /// Flags that `terrace run` needs for it.
+    pub flags: &'static str,
 }
 
 /// All programs.
@@ -47,13 +49,19 @@ pub const PROGRAMS: [Program; 17] = [
     program("r", &["Rscript", "--version"], "r-base-core", |_| Ok(words(["Rscript", "-e", R]))),
     program("perl-hash", &["perl", "-v"], "perl", |_| Ok(words(["perl", "-e", PERL]))),
     program("sort", &["sort", "--version"], "coreutils", sort),
-    program("go-map", &["go", "version"], "golang-go", go),
+    program("go-map", &["go", "version"], "golang-go", |directory| go(directory, "map", GO)),
     program("go-discards", &["go", "version"], "golang-go", |directory| {
-        let mut command = words(["env", "GOGC=10"]);
-        command.extend(go(directory)?);
-        Ok(command)
+        go(directory, "discards", &GO.replace("GCPercent(100)", "GCPercent(10)"))
     }),
-    program("jemalloc-discards", &["cc", "--version"], "gcc and libjemalloc2", jemalloc),
+    Program {
+        flags: "--inject",
+        ..program(
+            "jemalloc-discards",
+            &["sh", "-c", HAS_JEMALLOC],
+            "gcc and libjemalloc2",
+            jemalloc,
+        )
+    },
 ];
 
 /// Programs that plans are made for: some that compute for half a minute, and one that soon ends.
@@ -129,7 +137,7 @@ const fn program(
     install: &'static str,
     command: fn(&Path) -> anyhow::Result<Vec<String>>,
 ) -> Program {
-    Program { name, check, install, command }
+    Program { name, check, install, command, flags: "" }
 }
 
 impl Program {
@@ -217,9 +225,13 @@ print \"$sum\\n\";
 /// the collector goes round.
 const GO: &str = r#"package main
 
-import "fmt"
+import (
+	"fmt"
+	"runtime/debug"
+)
 
 func main() {
+	debug.SetGCPercent(100)
 	const entries = 700000
 	values, sum, x := make(map[int]string), 0, uint64(1)
 	for n := 0; n < entries; n++ {
@@ -245,6 +257,7 @@ const DISCARDS: &str = r#"
 #include <stdlib.h>
 #include <string.h>
 
+const char *malloc_conf = "background_thread:true,dirty_decay_ms:200,muzzy_decay_ms:0";
 enum { BLOCKS = 24000, TURNS = 1500000, RUN = 400 };
 static char *kept[BLOCKS];
 static unsigned long state = 1;
@@ -392,10 +405,11 @@ fn node(_: &Path) -> anyhow::Result<Vec<String>> {
 }
 
 /// A static binary, as Go's toolchain makes them without C.
-fn go(directory: &Path) -> anyhow::Result<Vec<String>> {
-    let (source, binary) = (directory.join("map.go"), directory.join("go-map"));
+fn go(directory: &Path, name: &str, text: &str) -> anyhow::Result<Vec<String>> {
+    let (source, binary) =
+        (directory.join(format!("{name}.go")), directory.join(format!("go-{name}")));
     if !binary.exists() {
-        fs::write(&source, GO)?;
+        fs::write(&source, text)?;
         let built = Command::new("go")
             .args(["build", "-o"])
             .args([&binary, &source])
@@ -406,21 +420,20 @@ fn go(directory: &Path) -> anyhow::Result<Vec<String>> {
     Ok(words([&binary.to_string_lossy()]))
 }
 
-/// A program of which jemalloc's background thread discards what has been free for 200 ms. It replaces
-/// the library's allocator, so that Terrace attaches to it.
+/// Looks for a compiler, and for what it links.
+const HAS_JEMALLOC: &str = "cc --version && ldconfig -p | grep -q libjemalloc.so.2";
+
+/// A program of which jemalloc's background thread discards what has been free for 200 ms. Terrace
+/// is attached to it, as a preloaded library would replace jemalloc.
 fn jemalloc(directory: &Path) -> anyhow::Result<Vec<String>> {
     let (source, binary) = (directory.join("discards.c"), directory.join("discards"));
     if !binary.exists() {
         fs::write(&source, DISCARDS)?;
-        let built = Command::new("cc").args(["-O2", "-o"]).args([&binary, &source]).status();
-        ensure!(built.context("no cc")?.success(), "cc failed");
+        let mut command = Command::new("cc");
+        command.args(["-O2", "-o"]).args([&binary, &source]).arg("-l:libjemalloc.so.2");
+        ensure!(command.status().context("no cc")?.success(), "cc failed");
     }
-    Ok(words([
-        "env",
-        "LD_PRELOAD=libjemalloc.so.2",
-        "MALLOC_CONF=background_thread:true,dirty_decay_ms:200,muzzy_decay_ms:0",
-        &binary.to_string_lossy(),
-    ]))
+    Ok(words([&binary.to_string_lossy()]))
 }
 
 /// A class whose source is `text`, compiled once in the directory.

@@ -141,7 +141,8 @@ pub fn honesty(options: &Options) -> anyhow::Result<()> {
     )
 }
 
-/// Runs all programs that are here, at all shares. Returns the rows, and why others have none.
+/// Runs all programs that are here, at all shares. Returns the rows, and why some of these
+/// programs have none.
 fn of_all(options: &Options, kind: Kind) -> anyhow::Result<(Vec<Value>, Vec<Value>)> {
     interrupt::watch()?;
     let directory = tempfile::tempdir()?;
@@ -214,7 +215,7 @@ fn sample(
     let longest = Duration::from_secs_f64(alone.seconds) * SLOWEST;
     let budget = alone.peak as u64 * share / 100;
     let dram = if kind == Kind::Fill { format!("{share}%") } else { budget.to_string() };
-    let flags = format!("--dram {dram} {}", options.terrace_flags);
+    let flags = format!("--dram {dram} {} {}", program.flags, options.terrace_flags);
     let under = under_terrace(words, report.path(), &flags)?;
     let swap = options.swap.then(|| Zram::for_measuring(ZRAM_BYTES, "lz4")).transpose()?;
     let Some(terrace) =

@@ -41,7 +41,7 @@ impl Keeper {
         while sys::now_ns() - started < 20_000_000 {
             self.measure();
             let figures = &self.figures;
-            self.steady.note(figures.resident_bytes, sys::now_ns() / 1_000_000);
+            self.steady.note(figures.physical_bytes(), sys::now_ns() / 1_000_000);
             let over = figures.physical_bytes().saturating_sub(figures.budget_bytes) / PAGE;
             if over == 0 {
                 return;

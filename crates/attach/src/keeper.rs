@@ -96,7 +96,7 @@ impl Keeper {
             children: Children::default(),
             crowd: Vec::new(),
             limited_ms: 0,
-            steady: Steady::default(),
+            steady: Steady::from(sys::now_ns() / 1_000_000),
             frozen: false,
             pidfd,
             guard: None,

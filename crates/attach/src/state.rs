@@ -84,17 +84,20 @@ impl Space {
     }
 }
 
-/// Since when the target has as much memory as now.
-#[derive(Default)]
+/// Since when the target's physical memory is what it is now.
 pub struct Steady {
-    resident_bytes: u64,
+    physical_bytes: u64,
     pub since_ms: u64,
 }
 
 impl Steady {
-    pub fn note(&mut self, resident_bytes: u64, now_ms: u64) {
-        if resident_bytes != self.resident_bytes {
-            *self = Steady { resident_bytes, since_ms: now_ms };
+    pub fn from(now_ms: u64) -> Self {
+        Steady { physical_bytes: 0, since_ms: now_ms }
+    }
+
+    pub fn note(&mut self, physical_bytes: u64, now_ms: u64) {
+        if physical_bytes != self.physical_bytes {
+            *self = Steady { physical_bytes, since_ms: now_ms };
         }
     }
 }

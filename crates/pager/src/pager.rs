@@ -291,11 +291,14 @@ impl Pager {
 
     /// Has the keeper restore every page of `start..end`; for threads of the program, which cannot
     /// reach the userfaultfds. The caller keeps the mover away (region locks, or a paused
-    /// mover). What that takes counts as a wait of the thread.
+    /// mover). What that takes counts as a wait of the thread, unless it comes by faults of the
+    /// keeper's, which count themselves ([`Mm::restore_now`]).
     pub(crate) fn restore_range(&self, start: usize, end: usize) {
         let begun_ns = sys::now_ns();
         self.ask_keeper(DO, start, end);
-        self.account.add_stall(sys::now_ns() - begun_ns, 0);
+        if !self.faults.events.bypasses_libc() {
+            self.account.add_stall(sys::now_ns() - begun_ns, 0);
+        }
     }
 
     /// Has the keeper unregister `start..end`, where nothing is evicted: the kernel serves it

@@ -11,7 +11,7 @@ use terrace_os as sys;
 /// Time between polls, at first and while processes come. While none come it doubles, up to the
 /// second value. A poll takes at most one part in `POLL_SHARE` of a CPU.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
-const QUIET_LOOK_EVERY: Duration = Duration::from_millis(500);
+const QUIET_POLL_INTERVAL: Duration = Duration::from_millis(500);
 const POLL_SHARE: u32 = 32;
 /// Time after a process's end from which on nothing more is written into its page, ns. Until then
 /// the process in which its pages were moved may write.
@@ -71,7 +71,7 @@ impl Ended {
                 self.take_out(&file, now_ns);
             }
         }
-        self.wait = if came { POLL_INTERVAL } else { (self.wait * 2).min(QUIET_LOOK_EVERY) };
+        self.wait = if came { POLL_INTERVAL } else { (self.wait * 2).min(QUIET_POLL_INTERVAL) };
         self.wait.max((cpu_time() - begun) * POLL_SHARE)
     }
 

@@ -30,7 +30,7 @@ const POLL_SHARE: u32 = 64;
 /// Greatest share of a CPU that polls by kind may take: one part in this many. Such polls are few.
 const BY_KIND_SHARE: u32 = 8;
 /// Time between polls until the program is there.
-const FIRST_LOOKS_EVERY: Duration = Duration::from_millis(50);
+const FIRST_POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Unmanaged memory from which on it is looked at by kind, bytes; and again when it has grown by a
 /// quarter, or has come to rest. From the second size of a process's anonymous memory on, a poll
 /// takes too long.
@@ -302,7 +302,7 @@ impl Outside {
             .collect();
         by_kind += self.shared.poll(&live);
         if self.seen.is_empty() {
-            return FIRST_LOOKS_EVERY;
+            return FIRST_POLL_INTERVAL;
         }
         let rest = (cpu_time() - begun).saturating_sub(by_kind);
         POLL_INTERVAL.max(rest * POLL_SHARE).max(by_kind * BY_KIND_SHARE)

@@ -24,11 +24,11 @@ use terrace_policy::slowdown::{Sample, Slowdown, Target};
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 const POLL_SHARE: u32 = 32;
 /// Longest time between polls while no process comes and nothing changes.
-const QUIET_LOOK_EVERY: Duration = Duration::from_millis(500);
+const QUIET_POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// The directory's time of change is that of a clock that ticks this often at least.
 const CLOCK_TICK: Duration = Duration::from_millis(20);
 /// Time between polls until the program is there.
-const FIRST_LOOKS_EVERY: Duration = Duration::from_millis(10);
+const FIRST_POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// After this time without a word, a process may be executing something that Terrace is not in, ns.
 const SILENT_NS: u64 = 2_000_000_000;
 /// Least time between counts of shared pages while no process comes or goes. Counting takes at most
@@ -230,7 +230,7 @@ impl Tree {
             begun: Instant::now(),
             taken_in: None,
             quiet_until: Instant::now(),
-            backoff: Backoff::new(POLL_INTERVAL, QUIET_LOOK_EVERY),
+            backoff: Backoff::new(POLL_INTERVAL, QUIET_POLL_INTERVAL),
             sharers: HashSet::new(),
             sharing_polled: None,
             sharing_cost: Duration::ZERO,
@@ -267,7 +267,7 @@ impl Tree {
     /// Looks at all processes and assigns what each may have. Returns when to poll again.
     pub fn poll(&mut self) -> Duration {
         if !self.limits.any() && !self.changed {
-            return if self.limited { QUIET_LOOK_EVERY } else { Duration::MAX };
+            return if self.limited { QUIET_POLL_INTERVAL } else { Duration::MAX };
         }
         let now = Instant::now();
         let begun = cpu_time();
@@ -282,7 +282,7 @@ impl Tree {
         let counting = self.count_sharing(now);
         let room = self.assign(now);
         if self.members.is_empty() {
-            return FIRST_LOOKS_EVERY;
+            return FIRST_POLL_INTERVAL;
         }
         self.rest(now, came, room);
         // What counting shared pages cost has a limit of its own.

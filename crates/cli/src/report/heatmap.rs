@@ -234,7 +234,7 @@ const HEIGHT_LEAST: usize = 300;
 /// Space left of the cells, for addresses; right of them, for what is mapped there, or for the last
 /// moment's label; above them, for titles; and below, for time and scale.
 const LEFT: usize = 190;
-const RIGHT: usize = 250;
+const RIGHT: usize = 260;
 const RIGHT_WITHOUT_NAMES: usize = 40;
 const TOP: usize = 60;
 const BOTTOM: usize = 90;

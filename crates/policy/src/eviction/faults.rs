@@ -42,7 +42,7 @@ impl Default for Config {
 /// Record of one region: 20 bytes for 2 MiB.
 #[derive(Clone, Copy, Debug, Default)]
 struct Record {
-    /// Returns, decayed.
+    /// Refaults, decayed.
     refaults: f32,
     /// Evictions and probes, decayed alike: `refaults / evictions` is the region's heat.
     evictions: f32,
