@@ -5,8 +5,10 @@
 //! most four times a second, and what refaulted in the last half second stays. So a budget that is
 //! too small slows the target down, and does not stop it.
 
+use crate::keeper::TICK_MS;
 use crate::process::{self, Mapping};
-use crate::state::Keeper;
+use crate::serve::AHEAD;
+use crate::state::{BudgetCheck, Keeper};
 use crate::stub::BATCH;
 use crate::sys::{self, PAGE, Run};
 use crate::table::{ADDRESSES, State, Word};
@@ -31,13 +33,31 @@ struct Region {
     end: u64,
 }
 
+/// Pages that may be put in place until the budget is checked again. As many are evicted below the
+/// budget for them. To measure and to ask the stub cost the same for one page as for a batch.
+const MARGIN_PAGES: u64 = BATCH as u64;
+
 impl Keeper {
+    /// Pages that faults have put in place, in all. A first touch counts with the pages after it,
+    /// which the kernel serves from then on.
+    pub fn placed_pages(&self) -> u64 {
+        self.figures.restored_pages + self.figures.zero_pages * (AHEAD + 1)
+    }
+
+    /// Whether the budget is to be checked again.
+    pub fn budget_is_due(&self) -> bool {
+        let BudgetCheck { at_ms, placed } = self.budget_check;
+        let now_ms = sys::now_ns() / 1_000_000;
+        self.placed_pages() - placed >= MARGIN_PAGES || now_ms - at_ms >= TICK_MS as u64
+    }
+
     /// Evicts what is more than the budget.
     pub fn keep_budget(&mut self) {
         if self.frozen || self.stub.dead || self.spaces[0].is_none() {
             return;
         }
         let started = sys::now_ns();
+        self.budget_check = BudgetCheck { at_ms: started / 1_000_000, placed: self.placed_pages() };
         while sys::now_ns() - started < 20_000_000 {
             self.measure();
             let figures = &self.figures;
@@ -46,7 +66,7 @@ impl Keeper {
             if over == 0 {
                 return;
             }
-            let wanted = (over * 3 / 2).min(STEP_PAGES);
+            let wanted = (over * 3 / 2).max(over + MARGIN_PAGES).min(STEP_PAGES);
             let shared = self.shared_part(wanted);
             let shared_goes_on = self.page_out_shared(shared);
             let private_goes_on = wanted > shared && self.evict_some(wanted - shared);

@@ -9,7 +9,7 @@ use crate::limit::{Limit, SET, Sample};
 use crate::paging::InSwap;
 use crate::process;
 use crate::seen::Children;
-use crate::state::{Hand, Keeper, Shared, Space, Steady};
+use crate::state::{BudgetCheck, Hand, Keeper, Shared, Space, Steady};
 use crate::stats::AttachedStats;
 use crate::stop::stop_any_thread;
 use crate::store::Store;
@@ -24,7 +24,7 @@ use std::sync::atomic::Ordering::*;
 use terrace_os::{fork_with_descriptors, name_thread, reap, signal_by_id};
 
 /// Interval, ms, at which memory is measured; and where it has been the same for a second.
-const TICK_MS: i32 = 20;
+pub const TICK_MS: i32 = 20;
 const STEADY_TICK_MS: i32 = 100;
 const STEADY_MS: u64 = 1_000;
 /// Interval, ms, at which the keeper looks which processes still live, and applies the limit.
@@ -97,6 +97,7 @@ impl Keeper {
             crowd: Vec::new(),
             limited_ms: 0,
             steady: Steady::from(sys::now_ns() / 1_000_000),
+            budget_check: BudgetCheck::default(),
             frozen: false,
             pidfd,
             guard: None,
@@ -155,7 +156,9 @@ impl Keeper {
                 return Ok(!self.has_ended);
             }
             self.follow();
-            self.keep_budget();
+            if self.budget_is_due() {
+                self.keep_budget();
+            }
         }
     }
 

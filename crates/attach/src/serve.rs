@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering::*;
 /// answered (docs/notes/2026-11-27-where-a-fault-goes.md).
 const WAKE_UPS_US: u64 = 50;
 /// Pages that are zeroed ahead of a first touch.
-const AHEAD: u64 = 31;
+pub const AHEAD: u64 = 31;
 const UFFDIO_POISON: u64 = 0xc020_aa08;
 
 /// Number of children, too many at once, that are let begin before their memory is brought back.

@@ -102,6 +102,14 @@ impl Steady {
     }
 }
 
+/// When the budget was checked.
+#[derive(Default)]
+pub struct BudgetCheck {
+    pub at_ms: u64,
+    /// The pages that had been put in place by then ([`Keeper::placed_pages`]).
+    pub placed: u64,
+}
+
 /// Everything about a process that is attached to.
 pub struct Keeper {
     pub target: i32,
@@ -128,6 +136,7 @@ pub struct Keeper {
     /// Time at which the limit was asked for, ms.
     pub limited_ms: u64,
     pub steady: Steady,
+    pub budget_check: BudgetCheck,
     /// Whether nothing more is evicted.
     pub frozen: bool,
     pub pidfd: OwnedFd,

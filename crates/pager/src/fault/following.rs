@@ -169,6 +169,7 @@ impl CpuFollower {
         let Some(cpu) = threads.cpu(self.pointer) else {
             // Its area is not registered, or it has ended.
             (self.pointer, self.rest) = (0, REST);
+            self.go(None, own);
             return;
         };
         self.lookups += 1;
@@ -234,6 +235,25 @@ mod tests {
         assert_eq!((follower.at, sys::own_cpus()), (Some(cpu), Some(CpuMask::of(cpu))));
         follower.served(&threads, 1, tid + 1);
         assert_eq!((follower.at, sys::own_cpus()), (None, Some(all)));
+    }
+
+    #[test]
+    fn a_handler_whose_thread_has_ended_may_run_anywhere() {
+        let threads = of_this_thread();
+        if !threads.are_known() {
+            println!("skipped: this C library registers no rseq area");
+            return;
+        }
+        let (all, tid) = (sys::own_cpus(), sys::thread_id());
+        let mut follower = CpuFollower::new();
+        (0..=STEADY).for_each(|_| follower.served(&threads, 1, tid));
+        assert!(follower.at.is_some());
+        follower.pointer = 0;
+        (0..STEADY).for_each(|_| follower.served(&Threads::default(), 1, tid));
+        assert!(follower.at.is_some(), "nothing is known of any thread");
+        threads.pointers.iter().for_each(|known| known.store(0, Relaxed));
+        (0..STEADY).for_each(|_| follower.served(&threads, 1, tid));
+        assert_eq!((follower.at, sys::own_cpus()), (None, all));
     }
 
     #[test]
