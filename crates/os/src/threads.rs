@@ -1,6 +1,5 @@
 //! Threads: their numbers, priorities and CPUs.
 
-use crate::errno::ErrnoKept;
 use crate::ids::program_id;
 use syscalls::{Sysno, syscall};
 
@@ -151,18 +150,51 @@ pub fn cpu_count() -> usize {
     })
 }
 
-/// CPUs of the machine that are online.
+/// CPUs of the machine that are online, at least 1; where /sys is not there, those that this process
+/// may run on.
+///
+/// The C library is not asked: up to glibc 2.31 its answer needs tables of character classes that
+/// threads which it did not make do not have, and such a thread died of it.
 pub fn online_cpus() -> usize {
-    let _errno = ErrnoKept::new();
-    // SAFETY: no arguments of ours.
-    let count = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
-    usize::try_from(count).unwrap_or(1).max(1)
+    cpus_in("/sys/devices/system/cpu/online\0").map_or_else(cpu_count, |(count, _)| count)
 }
 
 /// CPUs that the machine may have, online or not: their numbers are lower.
 pub fn configured_cpus() -> usize {
-    let _errno = ErrnoKept::new();
-    // SAFETY: no arguments of ours.
-    let count = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) };
-    usize::try_from(count).unwrap_or(1).max(1)
+    cpus_in("/sys/devices/system/cpu/possible\0").map_or_else(cpu_count, |(_, end)| end)
+}
+
+/// How many CPUs a file of /sys names, and the highest number plus 1. The path ends in a NUL.
+fn cpus_in(path: &str) -> Option<(usize, usize)> {
+    let fd = crate::open(path, libc::O_RDONLY, 0).ok()?;
+    let mut text = [0u8; 1024];
+    let len = crate::read_at(fd, &mut text, 0);
+    crate::close(fd);
+    cpus_of(str::from_utf8(&text[..len.ok()?]).ok()?)
+}
+
+/// What [`cpus_in`] returns, of a list such as `0-3,8`.
+fn cpus_of(list: &str) -> Option<(usize, usize)> {
+    let (mut count, mut end) = (0, 0);
+    for range in list.trim_end().split(',') {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
+        count += last.checked_sub(first)? + 1;
+        end = end.max(last + 1);
+    }
+    Some((count, end))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_cpus_are_counted() {
+        assert_eq!(cpus_of("0\n"), Some((1, 1)));
+        assert_eq!(cpus_of("0-3,8,10-11\n"), Some((7, 12)));
+        assert_eq!((cpus_of("\n"), cpus_of("3-1\n")), (None, None));
+        let std = std::thread::available_parallelism().map_or(1, usize::from);
+        assert!(std <= online_cpus() && online_cpus() <= configured_cpus());
+    }
 }

@@ -103,6 +103,8 @@ pub struct Steps {
 /// A process that measures writes ten times a second; after this time without a write its figures
 /// are old, ns.
 pub const SILENT_NS: u64 = 5_000_000_000;
+/// A process that has not measured once after this time has nobody who does, ns.
+const FIRST_NS: u64 = 2_000_000_000;
 
 /// A statistics page: one program image in one process.
 #[derive(Clone, Debug, PartialEq)]
@@ -203,7 +205,9 @@ impl ProcessStats {
             self.state,
             stats::State::Observing | stats::State::Active | stats::State::Frozen
         );
-        if measured && self.updated_ns > 0 && ended_ns.saturating_sub(self.updated_ns) > SILENT_NS {
+        let has_measured = self.updated_ns > self.started_ns;
+        let most_ns = if has_measured { SILENT_NS } else { FIRST_NS };
+        if measured && self.updated_ns > 0 && ended_ns.saturating_sub(self.updated_ns) > most_ns {
             self.measured_until_ns.get_or_insert(self.updated_ns);
         }
     }

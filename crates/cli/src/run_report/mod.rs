@@ -966,6 +966,13 @@ mod tests {
         silent.notice_silence(silent.updated_ns + 6_000_000_000);
         ended.notice_silence(ended.updated_ns + 1_000_000_000);
         assert_eq!((silent.measured_until_s(), ended.measured_until_s()), (Some(61.0), None));
+        let (mut never, mut short) = (active(7), active(7));
+        for figures in [&mut never, &mut short] {
+            figures.updated_ns = figures.started_ns;
+        }
+        never.notice_silence(never.started_ns + 3_000_000_000);
+        short.notice_silence(short.started_ns + 1_000_000_000);
+        assert_eq!((never.measured_until_s(), short.measured_until_s()), (Some(0.0), None));
     }
 
     #[test]
