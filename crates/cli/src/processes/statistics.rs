@@ -103,7 +103,7 @@ pub struct Steps {
 /// A process that measures writes ten times a second; after this time without a write its figures
 /// are old, ns.
 pub const SILENT_NS: u64 = 5_000_000_000;
-/// A process that has not measured once after this time has nobody who does, ns.
+/// After this time without a first measurement, none is to be expected, ns.
 const FIRST_NS: u64 = 2_000_000_000;
 
 /// A statistics page: one program image in one process.
