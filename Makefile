@@ -25,7 +25,7 @@ help:
 	@echo 'make bench-malloc [OPTIONS=…]   allocators side by side: time and memory (docs/benchmarks.md)'
 	@echo 'make install [PREFIX=/usr/local], make uninstall'
 	@echo 'make deb, make rpm, make tarball, make oci  packages, in $(PACKAGES) (docs/install.md)'
-	@echo 'make try-portable               the portable build in a root of Debian 11 (glibc 2.31)'
+	@echo 'make try-portable               the portable build in roots of Debian 11 (glibc 2.31) and 13'
 	@echo 'make reference                  docs/reference, from the program itself'
 	@echo 'make clean'
 
