@@ -68,13 +68,19 @@ def programs():
         for row in results["rows"]:
             work, least, most = (row["work_to_zram"][which] for which in ["median", "least", "most"])
             samples = row["samples"]
-            memory = mean([each["terrace_mean_bytes"] / each["zram_mean_bytes"] for each in samples])
+            memory = [
+                mean(each[f"terrace_{which}_bytes"] / each[f"zram_{which}_bytes"] for each in samples)
+                if all(each.get(f"{side}_{which}_bytes") for side in ("terrace", "zram") for each in samples)
+                else None
+                for which in ("mean", "p95")
+            ]
             tail = row.get("p99_to_zram")
             faults = [each["restored_pages"] / each["zram_restored_pages"] for each in samples if each.get("zram_restored_pages")]
             rows.append(
                 [row["program"], tiers, f"{row['share_percent']} %", f"{row['alone_s']:.1f} s", f"{row['terrace_s']:.1f} s"]
                 + [f"{row['zram_s']:.1f} s", f"{work:.2f}", f"{least:.2f} to {most:.2f} ({len(samples)})"]
-                + [f"{tail:.2f}" if tail else "", f"{mean(faults):.2f}" if faults else "", f"{memory:.2f}"]
+                + [f"{tail:.2f}" if tail else "", f"{mean(faults):.2f}" if faults else ""]
+                + [f"{ratio:.2f}" if ratio else "" for ratio in memory]
             )
             if name == "programs":
                 ratios.setdefault(row["share_percent"], []).append(work)
@@ -95,8 +101,8 @@ def programs():
         files=["programs", "programs-swap"],
         tables=[
             (
-                "Times; work, p99 of servers' answers, faults and mean memory as multiples of zram's",
-                ["program", "tiers", "memory", "alone", "Terrace", "zram", "work", "least to most (runs)", "p99", "faults", "mean memory"],
+                "Times; work, p99 of servers' answers, faults and memory (mean and 95th percentile) as multiples of zram's",
+                ["program", "tiers", "memory", "alone", "Terrace", "zram", "work", "least to most (runs)", "p99", "faults", "mean memory", "p95 memory"],
                 rows,
             )
         ]

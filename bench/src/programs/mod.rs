@@ -94,8 +94,8 @@ impl Kind {
 /// Prints the heading of rows that have a peer.
 fn print_heading() {
     println!(
-        "{:>14} {:>6} {:>9} {:>10} {:>9} {:>19} {:>6}",
-        "program", "share", "alone s", "Terrace s", "zram s", "work to zram", "told"
+        "{:>14} {:>6} {:>9} {:>10} {:>9} {:>19} {:>10} {:>8}",
+        "program", "share", "alone s", "Terrace s", "zram s", "work to zram", "p95 memory", "told"
     );
 }
 
@@ -289,10 +289,15 @@ fn row(name: &str, share: u64, samples: &[&Value], kind: Kind) -> Value {
             Some(sample["terrace_p99_us"].as_f64()? / sample["zram_p99_us"].as_f64()?)
         });
         let tail = (!tails.is_empty()).then(|| median(&tails));
+        // What is compared at equal memory: how equal it was.
+        let memory = median(&all(&|sample| {
+            Some(sample["terrace_p95_bytes"].as_f64()? / sample["zram_p95_bytes"].as_f64()?)
+        }));
+        // Of a process that is attached to no time is told.
+        let told = if told.is_nan() { "not".into() } else { format!("{:.0}%", told * 100.0) };
         println!(
-            "{zram:>9.2} {:>19} {:>5.0}%{}",
+            "{zram:>9.2} {:>19} {memory:>10.2} {told:>8}{}",
             format!("{ratio:.2} ({least:.2} to {most:.2})"),
-            told * 100.0,
             tail.map_or(String::new(), |tail| format!("  p99 {tail:.2} times zram's"))
         );
         row["p99_to_zram"] = json!(tail);
