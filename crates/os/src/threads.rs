@@ -1,6 +1,7 @@
 //! Threads: their numbers, priorities and CPUs.
 
 use crate::ids::program_id;
+use std::ops::RangeInclusive;
 use syscalls::{Sysno, syscall};
 
 /// The kernel's letter for a thread of the program (`S` asleep, `Z` gone but not forgotten); `None`
@@ -176,13 +177,22 @@ fn cpus_in(path: &str) -> Option<(usize, usize)> {
 /// What [`cpus_in`] returns, of a list such as `0-3,8`.
 fn cpus_of(list: &str) -> Option<(usize, usize)> {
     let (mut count, mut end) = (0, 0);
-    for range in list.trim_end().split(',') {
-        let (first, last) = range.split_once('-').unwrap_or((range, range));
-        let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
-        count += last.checked_sub(first)? + 1;
-        end = end.max(last + 1);
+    for range in ranges_of(list) {
+        let range = range?;
+        end = end.max(*range.end() as usize + 1);
+        count += range.count();
     }
     Some((count, end))
+}
+
+/// The ranges of a list such as `0-3,8`, as files of /sys have them; `None` for a part that is no
+/// range.
+pub fn ranges_of(list: &str) -> impl Iterator<Item = Option<RangeInclusive<u32>>> {
+    list.trim().split(',').map(|part| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let range: RangeInclusive<u32> = first.parse().ok()?..=last.parse().ok()?;
+        (!range.is_empty()).then_some(range)
+    })
 }
 
 #[cfg(test)]

@@ -227,11 +227,7 @@ fn watermark_pages(zones: &str, node: u32) -> u64 {
 
 /// The numbers of a list such as `0-3,8`.
 fn numbers_of(list: &str) -> Vec<u32> {
-    let part = |part: &str| {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        Some(first.parse::<u32>().ok()?..=last.parse::<u32>().ok()?)
-    };
-    list.trim().split(',').filter_map(part).flatten().collect()
+    terrace_os::ranges_of(list).flatten().flatten().collect()
 }
 
 /// What a tier over a node knows of it. It is polled by one thread; any may read.
