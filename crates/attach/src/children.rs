@@ -22,7 +22,7 @@ impl Keeper {
             return;
         }
         let there = process::children(self.target);
-        for pid in self.children.that_stay(&there, sys::now_ns() / 1_000_000) {
+        for pid in self.children.that_stay(&there, sys::now_ms()) {
             // Otherwise it has the target's memory still, between vfork and exec.
             if process::has_other_memory(pid, process::with_memory(self.target)) {
                 self.attach_to_child(pid);

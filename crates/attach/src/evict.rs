@@ -47,7 +47,7 @@ impl Keeper {
     /// Whether the budget is to be checked again.
     pub fn budget_is_due(&self) -> bool {
         let BudgetCheck { at_ms, placed } = self.budget_check;
-        let now_ms = sys::now_ns() / 1_000_000;
+        let now_ms = sys::now_ms();
         self.placed_pages() - placed >= MARGIN_PAGES || now_ms - at_ms >= TICK_MS as u64
     }
 
@@ -61,7 +61,7 @@ impl Keeper {
         while sys::now_ns() - started < 20_000_000 {
             self.measure();
             let figures = &self.figures;
-            self.steady.note(figures.physical_bytes(), sys::now_ns() / 1_000_000);
+            self.steady.note(figures.physical_bytes(), sys::now_ms());
             let over = figures.physical_bytes().saturating_sub(figures.budget_bytes) / PAGE;
             if over == 0 {
                 return;
@@ -99,7 +99,7 @@ impl Keeper {
     fn next_region(&mut self) -> Option<Region> {
         let next = self.hand.mappings.iter().find(|mapping| mapping.end > self.hand.at);
         let Some(mapping) = next else {
-            let now_ms = sys::now_ns() / 1_000_000;
+            let now_ms = sys::now_ms();
             if now_ms - self.hand.round_ms < ROUND_MS {
                 return None;
             }
@@ -154,7 +154,7 @@ impl Keeper {
     /// The next pages that may leave.
     fn victims(&mut self, pages: &[u64], at: &mut usize, most: usize) -> Vec<u64> {
         let Some(space) = &self.spaces[0] else { return Vec::new() };
-        let now_ms = sys::now_ns() / 1_000_000;
+        let now_ms = sys::now_ms();
         let mut batch = Vec::with_capacity(BATCH);
         while *at < pages.len() && batch.len() < most {
             let page = pages[*at];

@@ -96,7 +96,7 @@ impl Keeper {
             children: Children::default(),
             crowd: Vec::new(),
             limited_ms: 0,
-            steady: Steady::from(sys::now_ns() / 1_000_000),
+            steady: Steady::from(sys::now_ms()),
             budget_check: BudgetCheck::default(),
             frozen: false,
             pidfd,
@@ -164,7 +164,7 @@ impl Keeper {
 
     /// Time until memory is measured again, if neither a fault nor a request comes before.
     fn tick_ms(&self) -> i32 {
-        let steady_ms = sys::now_ns() / 1_000_000 - self.steady.since_ms;
+        let steady_ms = sys::now_ms() - self.steady.since_ms;
         if steady_ms < STEADY_MS { TICK_MS } else { STEADY_TICK_MS }
     }
 
@@ -194,7 +194,7 @@ impl Keeper {
 
     /// Applies the limit, which may follow what is lost, and which several processes may share.
     fn follow(&mut self) {
-        let now_ms = sys::now_ns() / 1_000_000;
+        let now_ms = sys::now_ms();
         if now_ms - self.limited_ms < POLL_MS {
             return;
         }
@@ -283,7 +283,7 @@ impl Keeper {
 
     /// Looks which processes have ended. Returns whether nothing is left to do.
     fn poll_processes(&mut self) -> bool {
-        let now_ms = sys::now_ns() / 1_000_000;
+        let now_ms = sys::now_ms();
         let has_just_ended = !self.has_ended && sys::wait_readable(self.pidfd.as_raw_fd(), 0);
         self.has_ended |= has_just_ended;
         if !has_just_ended && now_ms - self.polled_ms < POLL_MS {

@@ -220,7 +220,7 @@ impl Outside {
     /// Lists the processes that are there now, once a second.
     fn list(&mut self) {
         self.members.retain(|_, member| !member.has_ended());
-        let now_ms = sys::now_ns() / 1_000_000;
+        let now_ms = sys::now_ms();
         if now_ms - self.listed_ms < 1000 {
             return;
         }

@@ -161,7 +161,7 @@ impl Paged {
 
     /// Looks up what is the process's own, where that is due.
     fn look_up_parts(&mut self, among: usize) {
-        let now_ms = sys::now_ns() / 1_000_000;
+        let now_ms = sys::now_ms();
         if now_ms < self.parts_ms {
             return;
         }
@@ -181,7 +181,7 @@ impl Paged {
         if let Route::Node(node) = self.route {
             self.far = process::on_node(self.pid, node);
         }
-        let took_ms = sys::now_ns() / 1_000_000 - now_ms;
+        let took_ms = sys::now_ms() - now_ms;
         self.parts_ms = now_ms + PARTS_MS.max(took_ms * PARTS_SHARE * among as u64);
     }
 
@@ -195,7 +195,7 @@ impl Paged {
     fn next_region(&mut self) -> Option<(u64, u64)> {
         let next = self.mappings.iter().find(|mapping| mapping.end > self.at);
         let Some(mapping) = next else {
-            let now_ms = sys::now_ns() / 1_000_000;
+            let now_ms = sys::now_ms();
             if now_ms - self.round_ms < ROUND_MS {
                 return None;
             }
@@ -228,7 +228,7 @@ impl Paged {
     }
 
     fn page_out(&mut self, start: u64, end: u64, most: u64) -> Step {
-        let now_ms = sys::now_ns() / 1_000_000;
+        let now_ms = sys::now_ms();
         let (mut victims, mut cold, mut kept_before) = (Vec::new(), Vec::new(), 0);
         let mut step = Step::default();
         for page in self.resident(start, end) {

@@ -21,10 +21,6 @@ const CROWD: usize = 64;
 /// there means MADV_FREE, which discards nothing yet.
 const DISCARD_MS: u64 = 100;
 
-fn now_ms() -> u64 {
-    sys::now_ns() / 1_000_000
-}
-
 impl Keeper {
     /// Reads and answers everything there is.
     pub fn pump(&mut self) {
@@ -129,7 +125,7 @@ impl Keeper {
             at = walked.max(at + PAGE);
         }
         if is_any {
-            self.discards.push_back(Discard { space: number, start, end, since_ms: now_ms() });
+            self.discards.push_back(Discard { space: number, start, end, since_ms: sys::now_ms() });
         }
     }
 
@@ -139,7 +135,7 @@ impl Keeper {
             discard.space == number && (discard.start..discard.end).contains(&page)
         };
         let latest = self.discards.iter().rev().find(is_it)?;
-        Some(now_ms().saturating_sub(latest.since_ms))
+        Some(sys::now_ms().saturating_sub(latest.since_ms))
     }
 
     /// Looks which discards are over, and removes their pages from the store. Serves faults that
@@ -148,7 +144,7 @@ impl Keeper {
         for (number, page) in std::mem::take(&mut self.later) {
             self.serve(number, page);
         }
-        let now = now_ms();
+        let now = sys::now_ms();
         while self.discards.front().is_some_and(|first| now - first.since_ms > DISCARD_MS) {
             let Some(discard) = self.discards.pop_front() else { return };
             if discard.space == 0 {
@@ -321,7 +317,7 @@ impl Keeper {
                     return;
                 }
                 (Ok(_), State::Out(offset, _) | State::Doomed(offset, _)) => {
-                    space.table.set(page, word.back(now_ms()));
+                    space.table.set(page, word.back(sys::now_ms()));
                     space.out -= 1;
                     self.store.release(offset);
                     self.figures.restored_pages += 1;

@@ -51,6 +51,11 @@ pub struct Run {
     _categories: u64,
 }
 
+/// The monotonic clock, ms.
+pub fn now_ms() -> u64 {
+    now_ns() / 1_000_000
+}
+
 /// An ioctl with a structure of words.
 pub fn ioctl<const N: usize>(fd: i32, request: u64, words: &mut [u64; N]) -> Result<i64, i32> {
     // SAFETY: every request used here reads and writes a structure of exactly these words. Runs of
