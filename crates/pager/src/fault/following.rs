@@ -214,13 +214,18 @@ mod tests {
         threads
     }
 
+    /// As [`of_this_thread`]; prints why, where there are no rseq areas.
+    fn with_areas() -> Option<Threads> {
+        let threads = Some(of_this_thread()).filter(Threads::are_known);
+        if threads.is_none() {
+            println!("skipped: this C library registers no rseq area");
+        }
+        threads
+    }
+
     #[test]
     fn follows_one_thread_and_rests_where_there_are_two() {
-        let threads = of_this_thread();
-        if !threads.are_known() {
-            println!("skipped: this C library registers no rseq area");
-            return;
-        }
+        let Some(threads) = with_areas() else { return };
         let tid = sys::thread_id();
         let all = sys::own_cpus().expect("the kernel says");
         let mut follower = CpuFollower::new();
@@ -239,11 +244,7 @@ mod tests {
 
     #[test]
     fn a_handler_whose_thread_has_ended_may_run_anywhere() {
-        let threads = of_this_thread();
-        if !threads.are_known() {
-            println!("skipped: this C library registers no rseq area");
-            return;
-        }
+        let Some(threads) = with_areas() else { return };
         let (all, tid) = (sys::own_cpus(), sys::thread_id());
         let mut follower = CpuFollower::new();
         (0..=STEADY).for_each(|_| follower.served(&threads, 1, tid));
