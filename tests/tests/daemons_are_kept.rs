@@ -394,16 +394,30 @@ fn who_is_not_managed_is_not_kept() {
 /// What a shell leaves in the background, with the run's library in it from its own start.
 #[test]
 fn what_a_shell_leaves_is_kept() {
+    for preload in [None, Some(compiled("starts_late.c", &["-shared", "-fPIC"]))] {
+        shell_leaves(preload);
+    }
+}
+
+/// Leaves `sleep` in the background, under a further preload of the user's.
+fn shell_leaves(preload: Option<PathBuf>) {
     let place = Place::new();
+    let mut command = place.terrace(&["--dram", "1G"]);
+    if let Some(preload) = &preload {
+        command.env("LD_PRELOAD", preload);
+    }
     let script = "nohup sleep 100 > /dev/null 2>&1 & echo $!";
-    let output = place
-        .terrace(&["--dram", "1G"])
-        .args(["sh", "-c", script])
-        .output()
-        .expect("it can be started");
+    let output = command.args(["sh", "-c", script]).output().expect("it can be started");
     let sleeper: i32 = String::from_utf8_lossy(&output.stdout).trim().parse().expect("its number");
-    assert_eq!(place.report()["going_on"], 1);
+    assert_eq!(place.report()["going_on"], 1, "{preload:?}");
     assert!(place.keeper().is_some());
+    // Before that it is `nohup`, and then has a page of its own at last.
+    let has_page = || {
+        let maps = fs::read_to_string(format!("/proc/{sleeper}/maps")).unwrap_or_default();
+        process::name(sleeper).is_some_and(|name| name == "sleep")
+            && maps.contains(&format!("/{sleeper}-"))
+    };
+    WAIT.until("the page of what is executed at last", has_page);
     process::signal(sleeper, libc::SIGTERM);
     let report = place.last_report();
     assert!(

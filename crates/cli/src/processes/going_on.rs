@@ -21,8 +21,10 @@ const POLL_INTERVAL: Duration = Duration::from_millis(250);
 const POLL_SHARE: u32 = 64;
 /// A process that ends within this time after the program does not go on: it ends with it.
 const END_WITH_IT: Duration = Duration::from_millis(100);
-/// A page is made within this time, or never.
+/// A page is made within this time, or never, by a process that sleeps; and by one that wants a CPU
+/// or waits for a disk.
 const COMES_WITHIN: Duration = Duration::from_secs(1);
+const BUSY_COMES_WITHIN: Duration = Duration::from_secs(10);
 /// After this time without a word, a process whose number means nothing here is gone, ns.
 const SILENT_NS: u64 = 2_000_000_000;
 
@@ -38,10 +40,11 @@ pub struct GoingOn {
     none_since: Option<Instant>,
 }
 
+#[derive(Default)]
 struct Seen {
     managed: Vec<u32>,
-    /// Whether there is a process that has no page yet.
-    coming: bool,
+    /// How long a process that has no page yet is waited for: `None` if there is no such process.
+    coming: Option<Duration>,
 }
 
 impl GoingOn {
@@ -66,12 +69,8 @@ impl GoingOn {
         let since = Instant::now();
         loop {
             let seen = self.see();
-            let clear = match (seen.managed.is_empty(), seen.coming) {
-                (true, false) => true,
-                (true, true) => since.elapsed() > COMES_WITHIN,
-                (false, _) => since.elapsed() > END_WITH_IT,
-            };
-            if clear {
+            let least = if seen.managed.is_empty() { seen.coming } else { Some(END_WITH_IT) };
+            if least.is_none_or(|least| since.elapsed() > least) {
                 return seen.managed;
             }
             std::thread::sleep(Duration::from_millis(2));
@@ -95,7 +94,7 @@ impl GoingOn {
         if seen.managed.is_empty() {
             // Looked at twice: a child may have been forked by one that ended, and have no page
             // yet.
-            let limit = if seen.coming { COMES_WITHIN } else { POLL_INTERVAL };
+            let limit = seen.coming.unwrap_or(POLL_INTERVAL);
             if now - *self.none_since.get_or_insert(now) >= limit {
                 return None;
             }
@@ -108,10 +107,10 @@ impl GoingOn {
     }
 
     fn see(&self) -> Seen {
-        let mut seen = Seen { managed: Vec::new(), coming: false };
+        let mut seen = Seen::default();
         let pages = statistics::newest_pages(&self.run_dir);
         let orphans = adopted().into_iter().filter(|pid| !pages.contains_key(pid));
-        seen.coming = orphans.into_iter().any(|pid| self.is_coming(pid));
+        seen.coming = orphans.filter_map(|pid| self.is_coming(pid)).max();
         for (pid, file) in &pages {
             // One that cannot be read is being made.
             let state = statistics::read_image(file)
@@ -119,7 +118,9 @@ impl GoingOn {
             match state {
                 Some((Some(true), State::Unmanaged)) | Some((None, _)) => {}
                 Some((Some(true), _)) => seen.managed.push(*pid),
-                Some((Some(false), _)) | None => seen.coming |= self.is_coming(*pid),
+                Some((Some(false), _)) | None => {
+                    seen.coming = seen.coming.max(self.is_coming(*pid));
+                }
             }
         }
         seen
@@ -138,9 +139,10 @@ impl GoingOn {
         }
     }
 
-    /// Whether a process without a page, or with that of another program, will have one.
-    fn is_coming(&self, pid: u32) -> bool {
-        let Some(stat) = process::stat(pid).filter(|stat| !stat.ended) else { return false };
+    /// How long a process without a page, or with that of another program, is waited for: `None`
+    /// if it will have no page.
+    fn is_coming(&self, pid: u32) -> Option<Duration> {
+        let stat = process::stat(pid).filter(|stat| !stat.ended)?;
         let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
         let variables = || environment.split(|byte| *byte == 0);
         let library = self.library.as_os_str().as_bytes();
@@ -152,10 +154,12 @@ impl GoingOn {
             && variables()
                 .filter_map(|variable| variable.strip_prefix(b"LD_PRELOAD="))
                 .any(is_preloaded);
-        (is_of_run || executes)
+        let will_have_page = (is_of_run || executes)
             && reach::out_of_reach(Path::new(&format!("/proc/{pid}/exe"))).is_none()
             && !self.run_dir.join(NO_PLACE).exists()
-            && process::stat(pid) == Some(stat)
+            && process::stat(pid)
+                .is_some_and(|now| !now.ended && now.start_ticks == stat.start_ticks);
+        will_have_page.then_some(if stat.busy { BUSY_COMES_WITHIN } else { COMES_WITHIN })
     }
 }
 

@@ -18,6 +18,8 @@ pub struct Stat {
     /// Whether it has ended, and its parent has not waited for it yet. (The first thread alone may
     /// have ended: then others are there.)
     pub ended: bool,
+    /// Whether the first thread runs, wants a CPU, or waits for a disk.
+    pub busy: bool,
 }
 
 /// The process with this id, if there is one.
@@ -63,8 +65,13 @@ fn parse_stat(text: &str) -> Option<Stat> {
     // The program's name, in parentheses, may hold anything; what follows it is field 3.
     let fields: Vec<&str> = text.rsplit_once(") ")?.1.split_ascii_whitespace().collect();
     let number = |field: usize| fields.get(field - 3)?.parse::<u64>().ok();
-    let gone = matches!(*fields.first()?, "Z" | "X");
-    Some(Stat { start_ticks: number(22)?, ended: gone && number(20)? <= 1 })
+    let state = *fields.first()?;
+    let gone = matches!(state, "Z" | "X");
+    Some(Stat {
+        start_ticks: number(22)?,
+        ended: gone && number(20)? <= 1,
+        busy: matches!(state, "R" | "D"),
+    })
 }
 
 /// Anonymous resident memory; 0 if it cannot be known.
@@ -191,13 +198,12 @@ mod tests {
         let stat = |state, threads| {
             parse_stat(&format!("7 (a) b) c) {state} {tail} {threads} 0 4711 0 0\n"))
         };
-        assert_eq!(stat("S", 1), Some(Stat { start_ticks: 4711, ended: false }));
-        assert_eq!(stat("Z", 1), Some(Stat { start_ticks: 4711, ended: true }));
-        assert_eq!(
-            stat("Z", 3),
-            Some(Stat { start_ticks: 4711, ended: false }),
-            "the first thread left, others work on"
-        );
+        let there = Stat { start_ticks: 4711, ended: false, busy: false };
+        assert_eq!(stat("S", 1), Some(there));
+        assert_eq!(stat("R", 1), Some(Stat { busy: true, ..there }));
+        assert_eq!(stat("D", 1), Some(Stat { busy: true, ..there }));
+        assert_eq!(stat("Z", 1), Some(Stat { ended: true, ..there }));
+        assert_eq!(stat("Z", 3), Some(there), "the first thread left, others work on");
         assert_eq!(parse_stat("nonsense"), None);
         let me = std::process::id();
         assert!(super::stat(me).is_some_and(|stat| !stat.ended && stat.start_ticks > 0));
