@@ -65,7 +65,8 @@ const STEPS: &[(&str, &str)] = &[
         "huge pages",
         "echo always >/sys/kernel/mm/transparent_hugepage/enabled; \
          TERRACE run --dram 64M --tiers dram,node:1 --report report.json -- TERRACE load memory zipf --size 128M --seconds $((6 * SLOW)) --check-all --json & \
-         sleep $((5 * SLOW)); for pid in $(pgrep -o -f '^[^ ]*terrace load memory'); do grep -E 'Anonymous|AnonHugePages' /proc/$pid/smaps_rollup; done; wait $!; status=$?; \
+         sleep $((5 * SLOW)); for pid in $(pgrep -o -f '^[^ ]*terrace load memory'); do grep -E 'Anonymous|AnonHugePages' /proc/$pid/smaps_rollup; \
+         grep -oE 'N1=[0-9]+' /proc/$pid/numa_maps | tr = ' '; done; wait $!; status=$?; \
          echo madvise >/sys/kernel/mm/transparent_hugepage/enabled; exit $status",
     ),
     (
@@ -338,12 +339,16 @@ fn huge_pages_stay_whole() {
     let Some(run) = GUEST.outcome("huge pages") else { return };
     assert_eq!(run.status, 0, "{run:?}");
     let report = run.report();
-    let kib = |name: &str| -> u64 {
+    // Of one moment: until the end the program reads all of its memory, and frees it.
+    let sum = |name: &str| -> u64 {
         let lines = run.stdout.lines().filter(|line| line.starts_with(name));
         lines.filter_map(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok()).sum()
     };
-    let (all, huge, far) =
-        (kib("Anonymous:"), kib("AnonHugePages:"), number(&tier(&report, "node:1")["pages"]) * 4);
+    let (all, huge, far) = (sum("Anonymous:"), sum("AnonHugePages:"), sum("N1 ") * 4);
+    println!(
+        "{huge} of {all} KiB are huge, {far} far, {} at the end",
+        tier(&report, "node:1")["pages"]
+    );
     // Huge and far pages together are more than all pages, so some of the far ones must be huge.
     assert!(
         far > 32 << 10 && huge + far > all + (16 << 10),
