@@ -775,6 +775,10 @@ fn the_keeper_may_be_killed_before_any_call_of_attaching() {
             target.detach();
         }
         wait_until_alone(&target);
+        // Two that wait at a time are one.
+        wait_for("the signal to be taken", || {
+            target.file("status").contains("ShdPnd:\t0000000000000000\n").then_some(())
+        });
         assert_eq!(target.file("maps"), maps, "before call {call}");
         if !reached {
             assert!(call > 60, "no more than {call} calls");
