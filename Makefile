@@ -10,7 +10,7 @@ CARGO = scripts/toolchain.sh cargo
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 RELEASE = $(or $(CARGO_TARGET_DIR),target)/release
 
-.PHONY: help build demo check test programs sanitize soak bench bench-servers bench-malloc install uninstall deb rpm tarball oci portable try-portable reference clean
+.PHONY: help build demo check test programs sanitize soak bench bench-servers bench-malloc install uninstall deb rpm tarball oci portable try-portable try-stalls reference clean
 
 help:
 	@echo 'make build                      the terrace command and libterrace.so, in $(RELEASE)'
@@ -26,6 +26,7 @@ help:
 	@echo 'make install [PREFIX=/usr/local], make uninstall'
 	@echo 'make deb, make rpm, make tarball, make oci  packages, in $(PACKAGES) (docs/install.md)'
 	@echo 'make try-portable               the portable build in roots of Debian 11 (glibc 2.31) and 13'
+	@echo 'make try-stalls                 tests of whole programs while every CPU is held in bursts (as root)'
 	@echo 'make reference                  docs/reference, from the program itself'
 	@echo 'make clean'
 
@@ -150,6 +151,14 @@ portable:
 # What is built so runs in a root of Debian 11, whose C library is 2.31.
 try-portable: portable
 	scripts/try-portable.sh $(PORTABLE)/release
+
+# Tests that wait for what other processes do. Those of guests have clocks of their own.
+STALLED := attached daemons_are_kept children_share_the_budget processes_live_and_die programs_start_as_ever
+try-stalls:
+	@scripts/setup.sh test
+	$(CARGO) build --release --workspace
+	$(CARGO) test --release -p terrace-tests --no-run
+	scripts/with-stalls.py $(CARGO) test --release -p terrace-tests --no-fail-fast $(STALLED:%=--test %)
 
 oci: deb
 	scripts/oci.sh $(PACKAGES)/terrace_$(VERSION)_*.deb $(PACKAGES)
