@@ -43,9 +43,12 @@ def main():
     try:
         status = subprocess.call(sys.argv[1:])
     finally:
-        for pid in holders:
+        ended = [pid for pid in holders if os.waitpid(pid, os.WNOHANG)[0]]
+        for pid in set(holders) - set(ended):
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
+    if ended:
+        sys.exit("with-stalls.py: a CPU was not held to the end (see above), so this run shows nothing.")
     sys.exit(status if status >= 0 else 128 - status)
 
 

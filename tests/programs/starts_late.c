@@ -1,5 +1,5 @@
-// A preloaded library that keeps `sleep` busy for two seconds before its start goes on, as a
-// machine with too little CPU time or a slow disk does.
+// A preloaded library that keeps `sleep` busy for two to three seconds before its start goes on,
+// as a machine with too little CPU time or a slow disk does.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <string.h>

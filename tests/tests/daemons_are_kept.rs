@@ -413,7 +413,7 @@ fn shell_leaves(preload: Option<PathBuf>) {
     assert!(place.keeper().is_some());
     // Before that it is `nohup`, and then has a page of its own at last.
     let has_page = || {
-        let maps = fs::read_to_string(format!("/proc/{sleeper}/maps")).unwrap_or_default();
+        let maps = process::file(sleeper, "maps").unwrap_or_default();
         process::name(sleeper).is_some_and(|name| name == "sleep")
             && maps.contains(&format!("/{sleeper}-"))
     };

@@ -21,9 +21,9 @@ const POLL_INTERVAL: Duration = Duration::from_millis(250);
 const POLL_SHARE: u32 = 64;
 /// A process that ends within this time after the program does not go on: it ends with it.
 const END_WITH_IT: Duration = Duration::from_millis(100);
-/// A page is made within this time, or never, by a process that sleeps; and by one that wants a CPU
-/// or waits for a disk.
+/// A process that sleeps makes its page within this time, or never.
 const COMES_WITHIN: Duration = Duration::from_secs(1);
+/// A process that wants a CPU or waits for a disk makes its page within this time, or never.
 const BUSY_COMES_WITHIN: Duration = Duration::from_secs(10);
 /// After this time without a word, a process whose number means nothing here is gone, ns.
 const SILENT_NS: u64 = 2_000_000_000;
