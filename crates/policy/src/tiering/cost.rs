@@ -8,13 +8,15 @@
 //! - as a whole, and each page that is touched in a window is a fault;
 //! - but for pages in use, which stay in DRAM, and only touches of pages that were idle are faults.
 //!
-//! Both numbers are measured in each window and averaged, and both ways are choices of the solver.
+//! Both numbers are measured in each window, [`predict`](super::predict) says what the next one
+//! will have, and both ways are choices of the solver.
 //!
 //! Costs are TierScape's equations 8 to 10. The work of moving is charged too: to compress, to
 //! bring back, or to copy where two tiers have one codec. A region that has just moved stays for
 //! some windows unless it goes up, and a plan that hardly saves time is not made.
 
 use super::knapsack::{CHOICES_MAX, Problem, Solution, solve};
+use super::predict::{Predictor, Use};
 use super::{Kind, Model, Resend, Setting, Tier, Window};
 
 /// Name of the model.
@@ -44,69 +46,9 @@ pub const CONFIG: Config =
 /// Time to copy a page from one medium to another, ns.
 const COPY_NS: f64 = 1000.0;
 
-/// A number of each window, and its average over a long time.
-#[derive(Clone, Copy, Debug, Default)]
-struct Series {
-    last: f32,
-    mean: f32,
-    windows: u16,
-}
-
-/// How far what is unusual in one window lasts in the next, from -1 to 1:
-///
-/// - 1: heat stays where it is;
-/// - 0: it is noise, or comes round again;
-/// - below 0: what was touched is not touched next.
-#[derive(Clone, Copy, Debug, Default)]
-struct Persistence {
-    products: f64,
-    squares: f64,
-}
-
-impl Persistence {
-    fn forget(&mut self) {
-        self.products *= REMEMBERED;
-        self.squares *= REMEMBERED;
-    }
-
-    fn of_one(&self) -> f64 {
-        if self.squares > 0.0 { (self.products / self.squares).clamp(-1.0, 1.0) } else { 1.0 }
-    }
-}
-
-/// Weight of a window in the long average, and what is left of persistence after one.
-const LONG: f32 = 0.08;
-const REMEMBERED: f64 = 0.9;
-
-impl Series {
-    fn take(&mut self, new: f32, persistence: &mut Persistence) {
-        self.windows = self.windows.saturating_add(1);
-        if self.windows > 1 {
-            let (before, now) = (f64::from(self.last - self.mean), f64::from(new - self.mean));
-            persistence.products += before * now;
-            persistence.squares += before * before;
-        }
-        // An average of few is of all of them.
-        self.mean += LONG.max(1.0 / f32::from(self.windows)) * (new - self.mean);
-        self.last = new;
-    }
-
-    /// The number that is expected in the next window, by an autoregression of order 1. It is the
-    /// average, and of what the last window was beyond it as much as lasts. Cost and time are
-    /// linear in these numbers, so it is their expectation that counts. A region that is touched in
-    /// one window of ten must not be taken for one that never is.
-    fn next(&self, persistence: Persistence) -> f64 {
-        let (last, mean) = (f64::from(self.last), f64::from(self.mean));
-        (mean + persistence.of_one() * (last - mean)).max(0.0)
-    }
-}
-
 /// What is known of a region.
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
-    accesses: Series,
-    touched: Series,
-    fresh: Series,
     /// Windows since the region moved.
     dwelt: u32,
     tier: u8,
@@ -166,8 +108,7 @@ fn leak(touched: f64) -> f64 {
 pub struct TerraceCost {
     config: Config,
     known: Vec<Known>,
-    /// How long accesses, touched and fresh pages last.
-    lasts: [Persistence; 3],
+    predictor: Predictor,
     expected: Expected,
 }
 
@@ -199,7 +140,7 @@ impl TerraceCost {
         TerraceCost {
             config,
             known: Vec::new(),
-            lasts: Default::default(),
+            predictor: Predictor::default(),
             expected: Expected::default(),
         }
     }
@@ -229,12 +170,8 @@ impl TerraceCost {
     /// Takes a window into the averages.
     fn learn(&mut self, window: &Window<'_>) {
         self.known.resize(window.regions.len(), Known::default());
-        let [accesses, touched, fresh] = &mut self.lasts;
-        [&mut *accesses, touched, fresh].into_iter().for_each(Persistence::forget);
+        self.predictor.learn(window.regions);
         for (known, region) in self.known.iter_mut().zip(window.regions) {
-            known.accesses.take(region.accesses, accesses);
-            known.touched.take(region.touched as f32, touched);
-            known.fresh.take(region.fresh as f32, fresh);
             known.dwelt = if known.tier == region.tier { known.dwelt.saturating_add(1) } else { 0 };
             if !known.seen {
                 known.dwelt = self.config.dwell;
@@ -244,19 +181,19 @@ impl TerraceCost {
     }
 
     /// What a region loses in a window with a choice, ns, and what it costs, pages of DRAM.
-    fn row(&self, window: &Window<'_>, region: usize, column: Column) -> (f64, f64) {
-        let (known, of) = (&self.known[region], &window.tiers[column.tier]);
+    fn row(&self, window: &Window<'_>, region: usize, column: Column, expected: Use) -> (f64, f64) {
+        let of = &window.tiers[column.tier];
         let pages = f64::from(window.regions[region].pages);
         let all = window.cost(region, column.tier);
         let (store_ns, fault_ns) = match of.kind {
             Kind::Bytes { extra_ns } => {
-                return (known.accesses.next(self.lasts[0]) * extra_ns, all);
+                return (expected.accesses * extra_ns, all);
             }
             Kind::Compressed { store_ns, fault_ns, .. } => (store_ns, fault_ns),
         };
-        let touched = known.touched.next(self.lasts[1]).min(pages);
-        let fresh = known.fresh.next(self.lasts[2]).min(touched);
-        let stay = Stay::of(column.whole, pages, touched, fresh);
+        // Pages in use stay for the next window, whether or not they are touched in it.
+        let touched = if column.whole { expected.touched } else { expected.in_use };
+        let stay = Stay::of(column.whole, pages, touched, expected.fresh);
         // What refaulted is evicted again.
         let time = stay.faults * (fault_ns + store_ns * self.config.work_price);
         (time, stay.in_dram + (1.0 - stay.in_dram / pages) * all)
@@ -291,12 +228,13 @@ impl TerraceCost {
             let known = &self.known[number];
             let (mut least, mut most) = (f64::INFINITY, 0.0f64);
             // Pages in use stay in DRAM in any compressed tier, so their room is not to be had.
-            let stay = known.touched.next(self.lasts[1]).min(f64::from(region.pages));
+            let expected = self.predictor.next(number, f64::from(region.pages));
+            let stay = expected.in_use;
             if let Some(dram) = dram {
                 tables.limits[dram] -= stay;
             }
             for column in &columns {
-                let (mut time, cost) = self.row(window, number, *column);
+                let (mut time, cost) = self.row(window, number, *column, expected);
                 // As it will be summed.
                 let cost = f64::from(cost as f32);
                 (least, most) = (least.min(cost), most.max(cost));

@@ -3,8 +3,9 @@
 //! A [`Model`] is told once a window what each region is like and where it is ([`Window`]), and
 //! answers with a tier for each. The published ones are [`thresholds`] of hotness (`hemem*`,
 //! `gswap*`, `tmo*`), [`waterfall`] and [`tierscape`], as the paper and as its artifact have it;
-//! ours is [`mod@cost`]. [`knapsack`] solves what two of them ask for, and [`moves`] orders and
-//! filters what has to move. [`forecast`] says beforehand what tiers would come to.
+//! ours is [`mod@cost`], by what [`predict`] expects. [`knapsack`] solves what two of them ask for,
+//! and [`moves`] orders and filters what has to move. [`forecast`] says beforehand what tiers would
+//! come to.
 //!
 //! What all of it costs is equation 10 of TierScape (EuroSys '26, §6.6): each byte of a medium at
 //! that medium's price. All data in DRAM are 1. The knob α bounds it (equation 2).
@@ -14,6 +15,7 @@ pub mod forecast;
 pub mod heat;
 pub mod knapsack;
 pub mod moves;
+pub mod predict;
 pub mod thresholds;
 pub mod tierscape;
 pub mod waterfall;
