@@ -170,7 +170,7 @@ impl Placer {
         let mut list = moves::list(
             &window,
             &self.plan,
-            |region| model.resend(region),
+            |region| model.resend(region).by_mover(),
             |region, to| gain(&window, region, to),
         );
         let room = pager.account.budget_bytes.load(Relaxed).saturating_sub(pager.physical_bytes());

@@ -148,6 +148,14 @@ pub enum Resend {
     Idle,
 }
 
+impl Resend {
+    /// What to list for a mover that looks for idle pages by itself. All pages in DRAM of an evicted
+    /// region count as touched in [`heat`], so by that none of them would be idle.
+    pub fn by_mover(self) -> Resend {
+        if self == Resend::Idle { Resend::All } else { self }
+    }
+}
+
 /// Decides the tier of each region.
 pub trait Model: Send {
     /// The name that commands and reports use.

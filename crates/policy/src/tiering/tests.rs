@@ -1,6 +1,7 @@
 //! What holds of every model, and of the solver against exhaustive search.
 
 use super::cost::{CONFIG, Config, TerraceCost};
+use super::heat::{Counted, Heat};
 use super::knapsack::{Problem, solve};
 use super::moves::{Move, Queue, filter, list};
 use super::*;
@@ -354,4 +355,16 @@ fn what_moved_dwells_but_may_come_up() {
     model.place(&heap.window(&tiers, &[]), &mut plan);
     let sideways = before.iter().zip(&plan).filter(|(from, to)| **to != 0 && from != to).count();
     assert!(sideways == 0 || plan.iter().all(|tier| *tier != 0), "{before:?} {plan:?}");
+}
+
+/// An evicted region of which 300 pages were restored, most of them in windows before.
+#[test]
+fn what_leaked_in_a_live_program_is_listed_again() {
+    let counted = Counted { pages: 512, tier: 2, resident: 300, faults: 20, expected: None };
+    let regions = [Heat::default().end_window(0, counted, 0.0)];
+    let (tiers, stored) = (tiers(), [1.0, 0.4, 0.3, 0.2]);
+    let window = Window { tiers: &tiers, regions: &regions, stored: &stored, limits: &[] };
+    let listed = |resend: Resend| list(&window, &[2], |_| resend, |_, _| 1.0);
+    assert_eq!(listed(Resend::Idle.by_mover())[0].pages, 300);
+    assert!(listed(Resend::Never.by_mover()).is_empty());
 }
