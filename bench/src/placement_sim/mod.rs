@@ -34,6 +34,9 @@ pub struct Options {
     /// Accesses of a generator
     #[arg(long, default_value_t = 8_000_000)]
     accesses: u64,
+    /// Tell models what live programs tell, of which one access in 400 is sampled
+    #[arg(long)]
+    live: bool,
     /// Where recordings are; those that are missing are made [default: beside the benchmark]
     #[arg(long)]
     traces: Option<PathBuf>,
@@ -117,8 +120,8 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
             }
         }
     }
-    if !options.only.is_empty() {
-        println!("\nnot written to bench/results: it is a part\n");
+    if !options.only.is_empty() || options.live {
+        println!("\nnot written to bench/results: it is a part, or as live\n");
         return Ok(());
     }
     results::write(
@@ -178,7 +181,10 @@ fn play(
     let begun = Instant::now();
     let mut found: Vec<Vec<Found>> = Vec::new();
     for seed in &options.seeds {
-        let accesses = Accesses::of(text, options.accesses, *seed)?;
+        let mut accesses = Accesses::of(text, options.accesses, *seed)?;
+        if options.live {
+            accesses.settings = Settings { live: true, sample_period: 400, ..accesses.settings };
+        }
         if found.is_empty() {
             rows.workloads.push(accesses.description(name));
         }

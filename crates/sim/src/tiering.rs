@@ -17,7 +17,7 @@ use crate::source::{Source, SourceError};
 use crate::workload::Opened;
 use serde::Serialize;
 use terrace_policy::tiering::{
-    Kind, Model, Preset, Region, Resend, Setting, Tier, Window, cost, moves,
+    Kind, Model, Preset, Region, Resend, Setting, Tier, Window, cost, heat, moves,
 };
 
 /// Pages of a region.
@@ -39,6 +39,9 @@ pub struct Settings {
     pub sample_period: u64,
     /// What a second of moving takes from the program, seconds.
     pub work_price: f64,
+    /// Whether the model is told what a live program tells ([`heat`]): samples, and faults on pages
+    /// that are out. Otherwise it is told which pages were touched.
+    pub live: bool,
 }
 
 /// Requests of 5 µs, which touch memory 8 times beyond caches, in windows of one second.
@@ -49,6 +52,7 @@ pub const SETTINGS: Settings = Settings {
     warm_up: 4,
     sample_period: 16,
     work_price: 0.25,
+    live: false,
 };
 
 /// Windows that a recording has at least, if it is long enough for them.
@@ -170,7 +174,10 @@ struct State<'a> {
     place: Vec<u8>,
     touched: Vec<u32>,
     regions: Vec<Region>,
-    /// Sampled accesses by region, as an estimate of all.
+    /// What a live program would know, and faults of the window by region, where the model is told
+    /// that.
+    heat: heat::Heat,
+    faulted: Vec<u32>,
     window: u32,
     cost: f64,
     lost_ns: f64,
@@ -212,6 +219,7 @@ impl State<'_> {
                 Kind::Compressed { fault_ns, .. } => {
                     self.lost_ns += fault_ns;
                     self.faults[usize::from(from)] += 1;
+                    self.faulted[region] += 1;
                     self.put(page, 0);
                 }
             }
@@ -225,7 +233,11 @@ impl State<'_> {
         self.accesses += 1;
         if self.accesses == self.sampled_next {
             self.sampled_next += self.gaps.next_gap();
-            of.accesses += (self.settings.sample_period as f64 * self.settings.misses) as f32;
+            let weight = (self.settings.sample_period as f64 * self.settings.misses) as f32;
+            of.accesses += weight;
+            if self.settings.live {
+                self.heat.sampled(region as u32, page % REGION_PAGES, weight);
+            }
         }
         self.cost_time += self.cost;
     }
@@ -238,13 +250,19 @@ impl State<'_> {
             region.leaked = self.place[pages].iter().filter(|place| **place != tier).count() as u32;
         }
         self.remember();
+        if self.settings.live {
+            self.tell_as_live();
+        }
         let window =
             Window { tiers: self.tiers, regions: &self.regions, stored: self.stored, limits: &[] };
         model.place(&window, plan);
         let list = moves::list(
             &window,
             plan,
-            |region| model.resend(region),
+            |region| {
+                let resend = model.resend(region);
+                if self.settings.live { resend.by_mover() } else { resend }
+            },
             |region, _| f64::from(window.regions[region].accesses),
         );
         for step in list {
@@ -254,6 +272,24 @@ impl State<'_> {
             *region = Region { pages: region.pages, tier: *tier, ..Region::default() };
         }
         self.window += 1;
+    }
+
+    /// Puts what a live program knows in the place of what was touched.
+    fn tell_as_live(&mut self) {
+        for (number, region) in self.regions.iter_mut().enumerate() {
+            let pages = number * REGION_PAGES..((number + 1) * REGION_PAGES).min(self.place.len());
+            // Pages of a slower medium do not fault, so samples tell of them as of those in DRAM.
+            let faults = !self.tiers[usize::from(region.tier)].is_bytes();
+            let counted = heat::Counted {
+                pages: region.pages,
+                tier: if faults { region.tier } else { 0 },
+                resident: self.place[pages].iter().filter(|place| **place == 0).count() as u32,
+                faults: std::mem::take(&mut self.faulted[number]),
+                expected: None,
+            };
+            let known = self.heat.end_window(number as u32, counted, 0.0);
+            *region = Region { tier: region.tier, leaked: region.leaked, ..known };
+        }
     }
 
     /// Adds the window to the trail.
@@ -337,6 +373,8 @@ pub fn run(
                 ..Region::default()
             })
             .collect(),
+        heat: heat::Heat::default(),
+        faulted: vec![0; regions],
         window: 2,
         cost: units as f64,
         lost_ns: 0.0,
@@ -436,6 +474,16 @@ mod tests {
     const WORKLOADS: [&str; 7] = ["zipf", "scattered", "jump", "drift", "scan", "phases", "btree"];
 
     fn one(name: &str, setting: Setting, workload: &str, set: &str) -> Outcome {
+        with_settings(name, setting, workload, set, Settings { window: 40_000, ..SETTINGS })
+    }
+
+    fn with_settings(
+        name: &str,
+        setting: Setting,
+        workload: &str,
+        set: &str,
+        settings: Settings,
+    ) -> Outcome {
         let text = format!("{workload}:units=8192,accesses=1M,elements=8");
         let mut source = Workload::parse(&text, 0, 0)
             .unwrap()
@@ -449,7 +497,6 @@ mod tests {
             .source;
         let tiers = tiers(set).unwrap();
         let stored = stored_by_region(set, regions_of(8192), 1).unwrap();
-        let settings = Settings { window: 40_000, ..SETTINGS };
         let mut model = model(name, setting, &tiers).unwrap();
         run(&mut *model, &mut *source, &tiers, &stored, settings).unwrap()
     }
@@ -494,6 +541,17 @@ mod tests {
     fn all_in_dram_saves_and_costs_nothing() {
         let outcome = one("terrace-cost", Setting { alpha: 1.0, percentile: 0.0 }, "zipf", "tmo");
         assert!(outcome.saved.abs() < 1e-9 && outcome.slowdown == 0.0, "{outcome:?}");
+    }
+
+    #[test]
+    fn what_a_live_program_knows_is_enough_to_save() {
+        let settings = Settings { live: true, sample_period: 400, window: 40_000, ..SETTINGS };
+        let setting = Setting { alpha: 0.5, percentile: 0.0 };
+        for set in ["tierscape-standard", "tierscape-spectrum"] {
+            let outcome = with_settings("terrace-cost", setting, "zipf", set, settings);
+            assert_eq!(outcome.pages.iter().sum::<u64>(), 8192);
+            assert!(outcome.saved > 0.2 && outcome.slowdown < 0.2, "{set}: {outcome:?}");
+        }
     }
 
     #[test]
