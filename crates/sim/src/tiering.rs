@@ -277,13 +277,13 @@ impl State<'_> {
     /// Puts what a live program knows in the place of what was touched.
     fn tell_as_live(&mut self) {
         for (number, region) in self.regions.iter_mut().enumerate() {
-            let pages = number * REGION_PAGES..((number + 1) * REGION_PAGES).min(self.place.len());
             // Pages of a slower medium do not fault, so samples tell of them as of those in DRAM.
             let faults = !self.tiers[usize::from(region.tier)].is_bytes();
             let counted = heat::Counted {
                 pages: region.pages,
                 tier: if faults { region.tier } else { 0 },
-                resident: self.place[pages].iter().filter(|place| **place == 0).count() as u32,
+                // Read of evicted regions alone: what is not in their tier is in DRAM.
+                resident: region.leaked,
                 faults: std::mem::take(&mut self.faulted[number]),
                 expected: None,
             };

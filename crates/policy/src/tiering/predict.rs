@@ -112,6 +112,8 @@ struct Number {
     series: Vec<Series>,
     lasting: Lasting,
     classes: [Came; IDLE_FROM.len()],
+    /// What is expected of a region of each class is multiplied by this.
+    factors: [f64; IDLE_FROM.len()],
     /// The mean over all regions in the last window.
     mean: f64,
 }
@@ -143,6 +145,7 @@ impl Number {
         }
         self.lasting = lasting;
         self.mean = sum / idle.len().max(1) as f64;
+        self.factors = self.factors();
     }
 
     /// What a region's own past lets expect.
@@ -151,21 +154,22 @@ impl Number {
     }
 
     fn next(&self, region: usize, idle: u16) -> f64 {
-        let by_itself = self.by_itself(region);
-        if idle == 0 {
-            return by_itself;
+        self.by_itself(region) * self.factors[class(idle)]
+    }
+
+    /// What came of each class for each that was expected, and what of all idle regions. Regions in
+    /// use are left as they are.
+    fn factors(&self) -> [f64; IDLE_FROM.len()] {
+        let sum = |of: fn(&Came) -> f64| self.classes[1..].iter().map(of).sum::<f64>();
+        let (expected, came) = (sum(|of| of.expected), sum(|of| of.came));
+        let mut factors = [1.0; IDLE_FROM.len()];
+        let weight = POOLED * (expected + self.classes[0].expected);
+        if expected > 0.0 {
+            for (factor, of) in factors.iter_mut().zip(&self.classes).skip(1) {
+                *factor = (of.came + weight * came / expected) / (of.expected + weight);
+            }
         }
-        let mut all = Came::default();
-        for of in &self.classes[1..] {
-            all = Came { expected: all.expected + of.expected, came: all.came + of.came };
-        }
-        let of = self.classes[class(idle)];
-        let weight = POOLED * (all.expected + self.classes[0].expected);
-        if all.expected <= 0.0 || weight <= 0.0 {
-            return by_itself;
-        }
-        let pooled = all.came / all.expected;
-        by_itself * (of.came + weight * pooled) / (of.expected + weight)
+        factors
     }
 }
 
