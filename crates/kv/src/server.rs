@@ -32,6 +32,8 @@ const STEP_EVERY: Duration = Duration::from_millis(5);
 /// Time for bringing hot items together between two turns of the loop.
 const STEP: Duration = Duration::from_micros(250);
 const EVENTS: usize = 256;
+/// Maximum number of clients that a thread accepts before it serves those that it has.
+const ACCEPTS_MAX: usize = 64;
 /// The token of the waker for a thread that is handed a client.
 const WAKE: Token = Token(usize::MAX);
 /// Time limit for a client's part of a TLS handshake.
@@ -224,6 +226,7 @@ struct Worker {
     /// Places of `connections` that are empty.
     vacant: Vec<usize>,
     buffers: Buffers,
+    /// Connections and listeners that go on without an event, in their order.
     ready: VecDeque<Token>,
     /// Listeners whose clients wait because no descriptor was free, or too many handshakes are
     /// under way.
@@ -279,15 +282,13 @@ impl Worker {
             for event in &events {
                 if event.token() == WAKE {
                     // All are taken below.
-                } else if event.token().0 < self.listeners.len() {
-                    self.accept(event.token().0);
-                } else {
-                    let ended = event.is_read_closed() || event.is_error();
-                    if let Some(connection) = self.connection(event.token()) {
-                        connection.wake(ended);
-                    }
-                    self.advance(event.token());
+                    continue;
                 }
+                let ended = event.is_read_closed() || event.is_error();
+                if let Some(connection) = self.connection(event.token()) {
+                    connection.wake(ended);
+                }
+                self.advance(event.token());
             }
             for stream in self.entrances[self.number].take() {
                 self.admit(stream);
@@ -370,7 +371,7 @@ impl Worker {
     fn accept(&mut self, listener: usize) {
         let is_encrypted = matches!(self.listeners[listener], Listener::Tls(_));
         let tls = self.server.tls.clone().filter(|_| is_encrypted);
-        loop {
+        for _ in 0..ACCEPTS_MAX {
             if tls.as_ref().is_some_and(|tls| tls.handshakes() >= self.handshakes_max()) {
                 return self.stall(listener);
             }
@@ -416,6 +417,7 @@ impl Worker {
                 self.entrances[number].hand(stream);
             }
         }
+        self.await_turn(Token(listener));
     }
 
     /// Begins to serve a client.
@@ -442,11 +444,20 @@ impl Worker {
     }
 
     fn connection(&mut self, token: Token) -> Option<&mut Connection> {
-        self.connections.get_mut(token.0 - self.listeners.len())?.as_mut()
+        self.connections.get_mut(token.0.checked_sub(self.listeners.len())?)?.as_mut()
+    }
+
+    /// Has a connection or a listener go on when the others have had their turns.
+    fn await_turn(&mut self, token: Token) {
+        if !self.ready.contains(&token) {
+            self.ready.push_back(token);
+        }
     }
 
     fn advance(&mut self, token: Token) {
-        let place = token.0 - self.listeners.len();
+        let Some(place) = token.0.checked_sub(self.listeners.len()) else {
+            return self.accept(token.0);
+        };
         let Some(connection) = self.connections.get_mut(place).and_then(Option::as_mut) else {
             return;
         };
@@ -464,11 +475,7 @@ impl Worker {
         }
         match wait {
             Wait::Stream => {}
-            Wait::Turn => {
-                if !self.ready.contains(&token) {
-                    self.ready.push_back(token);
-                }
-            }
+            Wait::Turn => self.await_turn(token),
             Wait::Closed => self.close(place),
         }
     }

@@ -79,6 +79,30 @@ fn ten_thousand_connections_are_served_in_little_memory() {
     WAIT.until("connections are closed", || figure(&mut client, "", "curr_connections") == 1);
 }
 
+/// Clients that connect without end must not keep a thread from those that it has.
+#[test]
+fn a_client_is_answered_before_a_crowd_is_accepted() {
+    const CROWD: usize = 900;
+    let directory = tempfile::tempdir().expect("a directory");
+    let socket = directory.path().join("socket");
+    let server = Server::start(&socket, &["-t", "1"]);
+    let mut client = Client::connect(&socket);
+    assert_eq!(client.set("key", 0, b"value"), "STORED");
+    let pid = server.0.id() as i32;
+    assert!(process::signal(pid, libc::SIGSTOP));
+    let mut crowd: Vec<Client> = (0..CROWD).map(|_| Client::connect(&socket)).collect();
+    client.send(b"stats\r\n");
+    assert!(process::signal(pid, libc::SIGCONT));
+    let mut answer = std::iter::repeat_with(|| client.line());
+    let accepted =
+        answer.find_map(|line| line.strip_prefix("STAT curr_connections ")?.parse().ok());
+    let accepted: usize = accepted.expect("it is told");
+    assert!(accepted < CROWD / 4, "{accepted} were accepted first");
+    for one in &mut crowd {
+        assert_eq!(one.get("key").as_deref(), Some(&b"value"[..]));
+    }
+}
+
 /// Has each client store its key, and then read another one's. Values are those of the round.
 /// Returns how many were found, which are right.
 fn in_turn(clients: &mut [Client], round: usize) -> usize {

@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 use terrace_testkit::skipping::skip;
+use terrace_testkit::wait::Wait;
 
 const SECONDS: u64 = 10;
 /// Duration of the two longer tests, s. In one the data are larger than `--dram` and nothing may be
@@ -39,6 +40,8 @@ const FLUSH_EVERY: Duration = Duration::from_millis(3500);
 const SWITCH_EVERY: Duration = Duration::from_secs(1);
 /// Number of connections that stay open with half a request.
 const IDLE: usize = 200;
+/// Number of clients that may end in mid-request before the server has met them.
+const BROKEN_AT_ONCE: u64 = 50;
 
 /// Pseudorandom numbers (SplitMix64).
 struct Random(u64);
@@ -347,10 +350,15 @@ fn switch(socket: &Path, stop: &AtomicBool) -> u64 {
     moved.expect("it is told").1
 }
 
-/// Ends in the midst of requests of all kinds.
+/// Ends in the midst of requests of all kinds. The server must accept all of these clients: it
+/// would else do little but refuse them, and some of those that stay with them.
 fn break_off(socket: &Path, stop: &AtomicBool) {
+    let mut client = Client::connect(socket);
     let mut random = Random(9);
-    while !stop.load(Relaxed) {
+    for broken in 1.. {
+        if stop.load(Relaxed) {
+            break;
+        }
         let mut stream = UnixStream::connect(socket).expect("the server listens");
         let name = name(random.below(WRITERS), random.below(KEYS));
         let request = match random.below(4) {
@@ -361,6 +369,13 @@ fn break_off(socket: &Path, stop: &AtomicBool) {
         };
         // The server may be quicker to close.
         let _ = stream.write_all(request.as_bytes());
+        drop(stream);
+        if broken % BROKEN_AT_ONCE == 0 {
+            Wait::within(Duration::from_secs(20)).until("the server is done with them", || {
+                let open = client.stat("curr_connections") as usize;
+                client.stat("total_connections") >= broken && open < IDLE + 100
+            });
+        }
     }
 }
 
@@ -432,6 +447,8 @@ fn torture(flags: &[&str], keys: u64, usual: u64, environment: &[(&str, &str)], 
     });
     assert!(operations > 1000, "{operations} operations");
     println!("{operations} operations, {moved} items moved");
+    let refused = Client::connect(&socket).stat("rejected_connections");
+    assert_eq!(refused, 0, "the server serves every client");
     let has_tiers = flags.contains(&"--dram");
     assert!(moved > 0 || has_tiers, "hot items were brought together");
     assert!(server.0.try_wait().expect("it is our child").is_none(), "the server ended");
