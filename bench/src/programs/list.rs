@@ -449,5 +449,8 @@ fn java(directory: &Path, class: &str, text: &str, collector: &str) -> anyhow::R
         );
     }
     let errors = format!("-XX:ErrorFile={}/error", directory.display());
-    Ok(words(["java", "-Xmx1g", collector, &errors, "-cp", &directory.to_string_lossy(), class]))
+    let classes = directory.to_string_lossy();
+    // In a control group with a limit, it would begin with a smaller heap than alone.
+    let same_heap = "-XX:-UseContainerSupport";
+    Ok(words(["java", "-Xmx1g", same_heap, collector, &errors, "-cp", &classes, class]))
 }
