@@ -459,13 +459,9 @@ fn who_cannot_be_attached_to_is_told_why_and_left_alone() {
     refused(&["attach", "1073741824", "--dram", "1G"], "no process");
     refused(&["detach", &pid], "is not attached to");
     let number = target.child.id() as i32;
-    let signal = |signal: i32| {
-        assert!(process::signal(number, signal));
-    };
-    signal(libc::SIGSTOP);
-    wait_for("the stop", || target.file("stat").contains(") T ").then_some(()));
+    process::stop(number);
     refused(&["attach", &pid, "--dram", "1G"], "is stopped");
-    signal(libc::SIGCONT);
+    assert!(process::signal(number, libc::SIGCONT));
     let filter = "import ctypes; c = ctypes.CDLL(None); b = ctypes.create_string_buffer(1); \
                   c.prctl(22, 1, 0, 0, 0); c.read(0, b, 1)";
     refused_once(&["python3", "-c", filter], "Seccomp:\t1", "strict mode");

@@ -6,14 +6,13 @@
 mod common;
 
 use common::{Client, Server, kibibytes, value_of};
-use std::fs;
 use std::io::Write as _;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
-use terrace_testkit::process::{self, Stat};
+use terrace_testkit::process;
 use terrace_testkit::skipping::skip;
 use terrace_testkit::wait::Wait;
 
@@ -90,13 +89,7 @@ fn a_client_is_answered_before_a_crowd_is_accepted() {
     let mut client = Client::connect(&socket);
     assert_eq!(client.set("key", 0, b"value"), "STORED");
     let pid = server.0.id() as i32;
-    assert!(process::signal(pid, libc::SIGSTOP));
-    // Its threads stop one by one, each when it has a CPU.
-    WAIT.until("the server is stopped", || {
-        let threads = process::threads(pid).expect("the server lives");
-        let stat = |thread: &PathBuf| fs::read_to_string(thread.join("stat")).expect("it stays");
-        threads.iter().all(|thread| Stat::parse(&stat(thread)).expect("a stat").state == 'T')
-    });
+    process::stop(pid);
     let mut crowd: Vec<Client> = (0..CROWD).map(|_| Client::connect(&socket)).collect();
     client.send(b"stats\r\n");
     assert!(process::signal(pid, libc::SIGCONT));

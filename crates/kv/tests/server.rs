@@ -247,16 +247,14 @@ fn a_client_that_leaves_behind_its_request_is_noticed() {
     let scratch = tempfile::tempdir().expect("a directory");
     let socket = scratch.path().join("socket");
     let server = Server::start(&socket, &["-t", "1"]);
-    let signal = |signal| {
-        assert!(process::signal(server.0.id() as i32, signal));
-    };
+    let pid = server.0.id() as i32;
     let mut leaving = Client::connect(&socket);
     assert!(leaving.ask("version").starts_with("VERSION"));
-    signal(libc::SIGSTOP);
+    process::stop(pid);
     // With an answer, the failure to send it would tell.
     leaving.send(b"set a 0 0 1 noreply\r\nx\r\n");
     drop(leaving);
-    signal(libc::SIGCONT);
+    assert!(process::signal(pid, libc::SIGCONT));
     let mut client = Client::connect(&socket);
     let mut open = || {
         let figures = client.stats("");

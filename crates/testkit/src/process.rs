@@ -2,6 +2,7 @@
 //!
 //! A process is named by its number. Where only one file of /proc is read, `self` will do, too.
 
+use crate::wait::Wait;
 use anyhow::Context;
 use std::fmt::Display;
 use std::fs;
@@ -154,6 +155,22 @@ pub fn has_ended(pid: impl Display) -> bool {
 pub fn signal(pid: i32, signal: i32) -> bool {
     assert!(!matches!(pid, 0 | -1), "not a process of the test's: {pid}");
     terrace_os::signal_by_id(pid, signal).is_ok()
+}
+
+/// Stops a process, and waits until each of its threads has stopped: they do so one by one, when
+/// they have a CPU. `signal` with SIGCONT has it go on.
+///
+/// # Panics
+/// If the process is gone, or does not stop in 20 seconds.
+pub fn stop(pid: i32) {
+    assert!(signal(pid, libc::SIGSTOP), "process {pid} is gone");
+    Wait::within(Duration::from_secs(20)).until("all of its threads are stopped", || {
+        let threads = threads(pid).expect("it has threads");
+        // A thread may end meanwhile.
+        let stats =
+            threads.iter().filter_map(|thread| fs::read_to_string(thread.join("stat")).ok());
+        stats.map(|text| Stat::parse(&text).expect("a stat")).all(|stat| stat.state == 'T')
+    });
 }
 
 /// Whether this process is root's.
