@@ -321,6 +321,7 @@ impl Pager {
                 entry.region.store.lock().remove(&self.tiers, Location::from_bits(claim.payload()));
             self.check(removed.is_ok(), "a discarded page's bytes were in its store");
             entry.region.evicted.fetch_sub(1, Relaxed);
+            entry.region.freed.fetch_add(1, Relaxed);
         }
         let to = if goes { Snapshot(0) } else { claim.with(State::Evicted, claim.payload()) };
         self.check(

@@ -214,6 +214,10 @@ impl Mover {
                 }
                 self.policy.restored(number, restores, now_ns / 1_000_000);
             }
+            let freed = region.freed.swap(0, Relaxed);
+            if freed > 0 {
+                self.policy.freed(number, freed, now_ns / 1_000_000);
+            }
         }
     }
 

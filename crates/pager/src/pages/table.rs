@@ -62,6 +62,8 @@ pub struct Region {
     /// Pages that the program is known to have wanted back since the mover last asked. It faulted
     /// on them, or they were restored ahead of a fault and used.
     pub restores: AtomicU32,
+    /// Evicted pages that the program freed since the mover last asked.
+    pub freed: AtomicU32,
     /// Pages that came back since the mover last asked, for the list of moves.
     pub refaults: AtomicU32,
     /// Pages in state Evicted.
@@ -290,6 +292,7 @@ impl Table {
                 lock: Lock::new(()),
                 store: Lock::new(RegionStore::new()),
                 restores: AtomicU32::new(0),
+                freed: AtomicU32::new(0),
                 refaults: AtomicU32::new(0),
                 evicted: AtomicU32::new(0),
                 swapped: AtomicU32::new(0),

@@ -269,6 +269,10 @@ impl<M: Model> VictimPolicy for Regions<M> {
         }
     }
 
+    fn freed(&mut self, region: RegionId, pages: u32, now_ms: u64) {
+        self.faults.freed(region, pages, now_ms);
+    }
+
     fn evicted(&mut self, region: RegionId, pages: u32, now_ms: u64) {
         self.faults.evicted(region, pages, now_ms);
     }
@@ -382,7 +386,7 @@ mod tests {
             }
             policy.restored(0, 30, 10);
             policy.restored(1, 5, 10);
-            assert_eq!(ranked(&mut *policy, 0, 3), [2, 1, 0], "{name}");
+            assert_eq!(ranked(&mut *policy, KEPT_PRESSURE, 3), [2, 1, 0], "{name}");
         }
     }
 

@@ -121,6 +121,8 @@ pub trait VictimPolicy: Send {
     fn samples_wanted(&mut self) -> f32;
     /// `pages` of the region refaulted since the last call.
     fn restored(&mut self, region: RegionId, pages: u32, now_ms: u64);
+    /// The program freed `pages` of the region while they were out: to move them was no use.
+    fn freed(&mut self, region: RegionId, pages: u32, now_ms: u64);
     /// `pages` of the region were moved out.
     fn evicted(&mut self, region: RegionId, pages: u32, now_ms: u64);
     /// A probe ended: of `staged` pages, `touched` were wanted back while it lasted.

@@ -36,6 +36,8 @@ impl VictimPolicy for Random {
 
     fn restored(&mut self, _region: RegionId, _pages: u32, _now_ms: u64) {}
 
+    fn freed(&mut self, _region: RegionId, _pages: u32, _now_ms: u64) {}
+
     fn evicted(&mut self, _region: RegionId, _pages: u32, _now_ms: u64) {}
 
     fn probed(&mut self, _region: RegionId, _staged: u32, _touched: u32, _now_ms: u64) {}
