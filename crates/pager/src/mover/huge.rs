@@ -19,7 +19,7 @@ use crate::pages::table::{Entry, REGION, REGION_PAGES};
 use std::sync::atomic::Ordering::*;
 use terrace_control::settings::{Eviction, HugePages};
 use terrace_os::{self as sys, PAGE};
-use terrace_policy::eviction::regions::KEPT_PRESSURE;
+use terrace_policy::eviction::victims::KEPT_PRESSURE;
 use terrace_policy::eviction::victims::{Choice, Pressure, RegionView, VictimPolicy};
 
 /// How often hot regions are searched for, ns.

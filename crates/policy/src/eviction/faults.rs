@@ -9,10 +9,10 @@
 //! A walk takes only the regions that are clearly colder than the mean, again and again, while they
 //! have something to give. Programs that sweep through their memory (a garbage collector, an array
 //! that is read from end to end) need that. A CLOCK hand that goes through all regions evicts each
-//! of them once a sweep; so it is better that a few are out for good, and all others stay.
+//! of them once a sweep; so it is better that the same few go each time, and all others stay.
 
 use crate::eviction::victims::{
-    Action, Choice, Expectation, Pressure, RegionId, RegionView, VictimPolicy,
+    Action, Choice, Expectation, KEPT_PRESSURE, Pressure, RegionId, RegionView, VictimPolicy,
 };
 
 /// Parameters, with the reasons for their defaults.
@@ -31,10 +31,11 @@ pub struct Config {
     /// Time in which old refaults lose half their weight, ms. Default 4,000.
     pub half_life_ms: f32,
     /// A walk takes only regions with less heat than this share of the mean (0–1), if there are
-    /// some. Default 0.8. With 0.5 there are too few of them: OpenJDK with G1 restores twice as
-    /// many pages.
+    /// some. Default 0.8: with less there are too few of them. See
+    /// `docs/notes/2026-11-30-cold-regions-first.md`.
     pub cold_below_mean: f32,
-    /// They must hold this share of the resident pages (0–1). Default 1/50.
+    /// They must hold this share of the resident pages (0–1), but for regions that rest. Default
+    /// 1/50.
     pub cold_share: f32,
 }
 
@@ -81,8 +82,6 @@ struct Ranked {
     pages: u32,
 }
 
-/// Greatest pressure at which a walk may be through cold regions alone.
-const COLD_PRESSURE_MAX: Pressure = 1;
 /// A walk through cold regions alone found something if it evicted this part (1/n) of their pages.
 const FOUND_PARTS: u32 = 1_024;
 
@@ -147,7 +146,7 @@ impl Faults {
     fn keep_cold(&mut self, pressure: Pressure, ranked: &mut Vec<Ranked>) {
         let found = self.evicted >= self.evicted_least;
         (self.evicted, self.evicted_least) = (0, 0);
-        if pressure > COLD_PRESSURE_MAX || !found {
+        if pressure >= KEPT_PRESSURE || !found {
             return;
         }
         let below = self.config.cold_below_mean * self.mean_heat;
@@ -187,7 +186,7 @@ impl VictimPolicy for Faults {
         }
     }
 
-    /// Counts as a refault: the room was there for a time as short.
+    /// Counts as a refault: neither gave room for longer.
     fn freed(&mut self, region: RegionId, pages: u32, now_ms: u64) {
         self.restored(region, pages, now_ms);
     }
@@ -290,7 +289,7 @@ mod tests {
         (views[1].expected, views[2].expected) = (Some(Expectation::Hot), Some(Expectation::Cold));
         let mut order = Vec::new();
         let mut ranked = |policy: &mut Faults, now_ms| {
-            policy.rank(now_ms, COLD_PRESSURE_MAX + 1, &views, &mut order);
+            policy.rank(now_ms, KEPT_PRESSURE, &views, &mut order);
             order.iter().map(|choice| choice.region).collect::<Vec<_>>()
         };
         assert_eq!(ranked(&mut policy, 0), [2, 0, 1]);
@@ -314,8 +313,8 @@ mod tests {
             let order = ranked(&mut policy, 20, pressure, 3);
             order.iter().map(|choice| choice.region).collect::<Vec<_>>()
         };
-        assert_eq!(ranked(COLD_PRESSURE_MAX + 1), [2, 1, 0]);
-        assert_eq!(ranked(COLD_PRESSURE_MAX), [2, 1]);
+        assert_eq!(ranked(KEPT_PRESSURE), [2, 1, 0]);
+        assert_eq!(ranked(KEPT_PRESSURE - 1), [2, 1]);
     }
 
     #[test]
@@ -376,7 +375,7 @@ mod tests {
         assert_eq!(ranked(&mut policy, 2_030, 0, 8).len(), 3);
         assert_eq!(ranked(&mut policy, 2_040, 0, 8).len(), 8, "the last walk found nothing");
         assert_eq!(ranked(&mut policy, 2_050, 0, 8).len(), 3, "and after the others, again");
-        assert_eq!(ranked(&mut policy, 2_060, COLD_PRESSURE_MAX + 1, 8).len(), 8);
+        assert_eq!(ranked(&mut policy, 2_060, KEPT_PRESSURE, 8).len(), 8);
     }
 
     #[test]

@@ -13,7 +13,9 @@
 //! good a sample as there is.
 
 use crate::eviction::faults::Faults;
-use crate::eviction::victims::{Choice, Pressure, RegionId, RegionView, VictimPolicy};
+use crate::eviction::victims::{
+    Choice, KEPT_PRESSURE, Pressure, RegionId, RegionView, VictimPolicy,
+};
 use crate::placement::histogram::{Config, Hotness};
 use crate::placement::{Place, PlacementPolicy, Room, UnitId};
 
@@ -119,8 +121,6 @@ impl Model for Counters {
 /// Hot regions are kept resident up to this share of all resident pages. The rest must have
 /// something to give.
 const KEPT_SHARE: f64 = 0.6;
-/// Hot regions are kept resident below this pressure only.
-pub const KEPT_PRESSURE: Pressure = 2;
 
 /// Rate of refaults, pages a second.
 #[derive(Debug, Default)]

@@ -104,6 +104,10 @@ pub type Pressure = u32;
 /// Greatest pressure, see [`Pressure`].
 pub const PRESSURE_MAX: Pressure = 12;
 
+/// Hot regions are kept resident, and walks may be through cold ones alone, below this pressure
+/// only.
+pub const KEPT_PRESSURE: Pressure = 2;
+
 /// Chooses victims. Times are milliseconds of any monotonic clock.
 pub trait VictimPolicy: Send {
     /// The name that `--policy` and reports use.
